@@ -1,0 +1,36 @@
+"""Errors of the contract.
+
+ProtocolError
+├── FrameTooLarge       a length prefix over the limit; nothing was allocated for it
+├── FrameUndecodable    a whole frame that is no message of the expected union
+└── HandshakeMismatch   supervisor and worker are of different versions
+"""
+
+
+class ProtocolError(Exception):
+    """Base of all errors of the contract. Never meant for a client: the supervisor turns it into a typed event."""
+
+
+class FrameTooLarge(ProtocolError):
+    """A length prefix announced more than the limit.
+
+    ``offset`` is the position of the prefix in the stream, in bytes from its start.
+    """
+
+    def __init__(self, size: int, limit: int, offset: int) -> None:
+        super().__init__(f"frame of {size} bytes at offset {offset} is over the limit of {limit}")
+        self.size = size
+        self.limit = limit
+        self.offset = offset
+
+
+class FrameUndecodable(ProtocolError):
+    """A frame whose body is no message that may travel in this direction; ``offset`` as in `FrameTooLarge`."""
+
+    def __init__(self, reason: str, offset: int) -> None:
+        super().__init__(f"frame at offset {offset} can't be decoded: {reason}")
+        self.offset = offset
+
+
+class HandshakeMismatch(ProtocolError):
+    """The two ends do not speak the same version of the frames."""

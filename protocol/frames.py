@@ -1,0 +1,178 @@
+"""The messages between the supervisor and one worker.
+
+Upward (worker to supervisor) travel the `WorkerRecord` lines and the requests below; downward travel commands and
+answers. Both directions are one ordered stream each, so nothing overtakes: what a worker said before it asked for a
+grant has been handled when the grant is answered.
+
+A worker's life: ``Ready`` up; ``Start``, any number of ``History`` and one ``Prompt`` down; then the turn; ``Finished``
+up and the end of the stream.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from protocol.agent_spec import AgentSpec, ModelSettings, Trust
+from protocol.content import Message, ToolCall
+from protocol.records import AgentOutcome, WorkerRecord
+from protocol.usage import Usage
+
+FRAMES_VERSION = 1
+"""Both ends must have the same: workers are started from the supervisor's own installation."""
+
+CallPurpose: TypeAlias = Literal["reply", "summary"]
+
+
+class Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of the messages that are not public records."""
+
+
+# -- upward -----------------------------------------------------------------------------------------------------------
+
+
+class Ready(Frame, frozen=True, kw_only=True, tag="ready"):
+    """The worker runs and reads. ``version`` is its `FRAMES_VERSION`."""
+
+    version: int
+    pid: int
+
+
+class ToolCallOpened(Frame, frozen=True, kw_only=True, tag="tool_call_opened"):
+    """A call is about to run; becomes the ``tool_call_start`` line. Its ``tool_call_result`` record closes it."""
+
+    call: ToolCall
+
+
+class AskGrant(Frame, frozen=True, kw_only=True, tag="ask_grant"):
+    """May I make a model call? ``grant`` is a number of the worker's choice, new for each ask.
+
+    ``prompt_tokens`` is the worker's estimate of the prompt, ``max_tokens`` the most the reply may have (None: no cap
+    of its own).
+    """
+
+    grant: int
+    purpose: CallPurpose
+    prompt_tokens: int
+    max_tokens: int | None
+
+
+class CallFailed(Frame, frozen=True, kw_only=True, tag="call_failed"):
+    """The granted call ended without a reply: it counts nothing.
+
+    ``rate_limited_ms`` is the time that the server asked all its callers to wait, None where it was no rate limit.
+    """
+
+    grant: int
+    rate_limited_ms: int | None = None
+
+
+class Commit(Frame, frozen=True, kw_only=True, tag="commit"):
+    """Store these items of the transcript, and count ``usage`` for the call of ``grant``, in one transaction.
+
+    ``number`` counts a worker's commits from 1; the supervisor answers each with `Committed`. ``iterations`` is the
+    number of model calls that the turn has made so far.
+    """
+
+    number: int
+    messages: tuple[Message, ...] = ()
+    usage: Usage | None = None
+    grant: int | None = None
+    iterations: int = 0
+
+
+class SpawnRequest(Frame, frozen=True, kw_only=True, tag="spawn_request"):
+    """Start a sub-agent for the open call ``call_id``. ``request`` is a number of the worker's choice, new for each."""
+
+    request: int
+    call_id: str
+    agent_name: str
+    prompt: str
+
+
+class Finished(Frame, frozen=True, kw_only=True, tag="finished"):
+    """The turn is over. ``response`` is the final reply, or what there was of it.
+
+    ``code`` is a word for a program (the exit code depends on it), ``message`` a sentence for a person; both are empty
+    for a complete turn.
+    """
+
+    outcome: AgentOutcome
+    response: str = ""
+    code: str = ""
+    message: str = ""
+
+
+# -- downward ---------------------------------------------------------------------------------------------------------
+
+
+class Start(Frame, frozen=True, kw_only=True, tag="start"):
+    """What the worker is to be. Keys travel here and nowhere else.
+
+    ``agent_names`` are the agents it may delegate to, name and description; ``may_delegate`` is false at the deepest
+    level. ``streaming`` is true for the main agent only. ``retry_delay`` is in seconds.
+    """
+
+    agent_id: str
+    spec: AgentSpec
+    model: ModelSettings
+    project_root: str
+    trust: Trust
+    streaming: bool
+    is_main: bool
+    may_delegate: bool
+    agent_names: dict[str, str]
+    max_iterations: int
+    retry_delay: float = 1.0
+
+
+class History(Frame, frozen=True, kw_only=True, tag="history"):
+    """One item of the stored transcript, in order; sent item by item so that no frame holds a whole history."""
+
+    message: Message
+
+
+class Prompt(Frame, frozen=True, kw_only=True, tag="prompt"):
+    """Begin a turn."""
+
+    text: str
+
+
+class GrantAnswer(Frame, frozen=True, kw_only=True, tag="grant_answer"):
+    """``go`` or ``stop`` (an answer that says wait is not sent: the worker waits for the answer itself).
+
+    With ``stop`` come the ``code`` and the sentence of the limit. ``max_tokens`` narrows the reply of this one call.
+    """
+
+    grant: int
+    decision: Literal["go", "stop"]
+    code: str = ""
+    message: str = ""
+    max_tokens: int | None = None
+
+
+class Committed(Frame, frozen=True, kw_only=True, tag="committed"):
+    """The commit ``number`` and all before it are on the disk."""
+
+    number: int
+
+
+class ChildResult(Frame, frozen=True, kw_only=True, tag="child_result"):
+    """How the sub-agent of ``request`` ended; ``text`` is what the model is told."""
+
+    request: int
+    outcome: AgentOutcome
+    text: str
+
+
+class Cancel(Frame, frozen=True, kw_only=True, tag="cancel"):
+    """Stop what you do, end your tools, send `Finished` and close. A worker not done in time is killed."""
+
+    reason: str
+
+
+UpwardFrame: TypeAlias = (
+    Ready | ToolCallOpened | AskGrant | CallFailed | Commit | SpawnRequest | Finished | WorkerRecord
+)
+DownwardFrame: TypeAlias = Start | History | Prompt | GrantAnswer | Committed | ChildResult | Cancel

@@ -1,0 +1,1 @@
+"""What runs inside a worker process, one process for each agent. Imports ``protocol`` only."""

@@ -1,0 +1,1 @@
+"""The tools an agent may call: `table` lists them, each has a file of its own."""
