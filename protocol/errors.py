@@ -24,6 +24,15 @@ class FrameTooLarge(ProtocolError):
         self.offset = offset
 
 
+class FrameCutOff(ProtocolError):
+    """The stream ended inside a frame: ``pending`` bytes of it had come, its prefix is at ``offset``."""
+
+    def __init__(self, pending: int, offset: int) -> None:
+        super().__init__(f"the stream ended inside the frame at offset {offset}, after {pending} bytes of it")
+        self.pending = pending
+        self.offset = offset
+
+
 class FrameUndecodable(ProtocolError):
     """A frame whose body is no message that may travel in this direction; ``offset`` as in `FrameTooLarge`."""
 

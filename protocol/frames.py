@@ -110,8 +110,9 @@ class Finished(Frame, frozen=True, kw_only=True, tag="finished"):
 class Start(Frame, frozen=True, kw_only=True, tag="start"):
     """What the worker is to be. Keys travel here and nowhere else.
 
-    ``agent_names`` are the agents it may delegate to, name and description; ``may_delegate`` is false at the deepest
-    level. ``streaming`` is true for the main agent only. ``retry_delay`` is in seconds.
+    ``tools`` are the names of the tools it is offered. ``agents`` are those it may delegate to, name and description.
+    ``is_main`` is true for the main agent only, which streams. ``max_iterations`` is its cap of model calls in a turn,
+    ``retry_delay`` the wait before the first resend in seconds.
     """
 
     agent_id: str
@@ -119,10 +120,9 @@ class Start(Frame, frozen=True, kw_only=True, tag="start"):
     model: ModelSettings
     project_root: str
     trust: Trust
-    streaming: bool
     is_main: bool
-    may_delegate: bool
-    agent_names: dict[str, str]
+    tools: tuple[str, ...]
+    agents: dict[str, str]
     max_iterations: int
     retry_delay: float = 1.0
 

@@ -126,10 +126,15 @@ class TurnEnd(Record, frozen=True, kw_only=True, tag="turn_end"):
 
 
 class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
-    """One node of the tree of agents: ``usage`` includes its descendants'; ``parent_id`` is null for the main agent."""
+    """One node of the tree of agents: ``usage`` includes its descendants'.
+
+    ``parent_id`` is the call that started it, as on its lines; call ids may repeat, so ``parent_agent_id`` says whose
+    call it was. Both are null for the main agent.
+    """
 
     agent_id: str
     parent_id: str | None
+    parent_agent_id: str | None
     agent_name: str
     outcome: AgentOutcome
     usage: Usage
@@ -143,7 +148,6 @@ class RunSummary(Record, frozen=True, kw_only=True, tag="run_summary"):
     them, we can't know.
     """
 
-    session_id: str
     success: bool
     response: str
     usage: Usage

@@ -1,0 +1,1 @@
+"""What the tools may touch of the machine, and how they are held to that: paths, files, processes."""

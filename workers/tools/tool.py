@@ -14,6 +14,7 @@ from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
 import msgspec
 
 from protocol.content import Outcome
+from workers.tools.file_memory import FileMemory
 
 Effect: TypeAlias = Literal["read", "write", "execute", "delegate"]
 """What a call may do to the world: the trust mode decides by it whether the call may run."""
@@ -53,10 +54,11 @@ class ToolContext:
     ``root`` is the project root, absolute and without symbolic links; file tools work below it. ``emit_line`` puts a
     line of live output on the wire (text, is it stderr); it never blocks. ``delegate`` is what `InvokeAgent` runs.
     ``wait_for_room`` is to be awaited now and then by what emits much: it returns at once unless the supervisor is
-    behind.
+    behind. ``files`` is one object for the whole life of an agent: what it knows of the files it has seen.
     """
 
     root: Path
+    files: FileMemory
     emit_line: Callable[[str, bool], None]
     wait_for_room: Callable[[], Awaitable[None]]
     delegate: Delegate

@@ -1,0 +1,136 @@
+"""Processes that a command left behind, and how they are ended.
+
+A command may start a process that outlives it: with ``&``, nohup, setsid, by a double fork. Such an orphan goes to the
+nearest ancestor that is a subreaper. A worker makes itself one, so its orphans stay below it and can be found.
+Source: prctl(2), PR_SET_CHILD_SUBREAPER; proc(5), /proc/pid/stat.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import select
+import signal
+import subprocess
+import sys
+import time
+from contextlib import suppress
+from pathlib import Path
+from typing import NamedTuple
+
+_PR_SET_CHILD_SUBREAPER = 36
+_FIELDS_AFTER_NAME_PARENT = 1
+_FIELDS_AFTER_NAME_START = 19
+
+
+class _Process(NamedTuple):
+    parent: int
+    started: str
+    """Tells two processes of the same number apart; empty where it is unknown."""
+
+
+def become_subreaper() -> bool:
+    """Have orphaned descendants come to this process from now on; False where the system has no such thing.
+
+    Not inherited by children: each worker calls it once, after it was forked.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+
+
+def kill_strays(limit: float = 5.0) -> bool:
+    """Kill every descendant of this process, and theirs as they appear, until none is left; reap our own children.
+
+    For the end of a worker: it takes all children, also those that somebody here still waits for. Blocks for ``limit``
+    seconds at most (a process in an uninterruptible wait can't be killed); True when none is left. Children are reaped
+    by number, never as "any child", and only here. Without ``/proc`` descendants are found through ``ps``, and orphans
+    of a system without subreapers are out of reach.
+    """
+    deadline = time.monotonic() + limit
+    while True:
+        processes = _process_table()
+        strays = _descendants(processes, os.getpid())
+        if not strays:
+            return True
+        for pid in strays:
+            _kill(pid, processes[pid])
+        # What isn't a child of ours yet becomes one when its parent is gone: then the next round reaps it.
+        for pid in strays:
+            if processes[pid].parent == os.getpid():
+                _reap(pid, deadline)
+        if time.monotonic() >= deadline:
+            return False
+
+
+def _descendants(processes: dict[int, _Process], ancestor: int) -> list[int]:
+    children: dict[int, list[int]] = {}
+    for pid, process in processes.items():
+        children.setdefault(process.parent, []).append(pid)
+    found: list[int] = []
+    waiting = [ancestor]
+    while waiting:
+        below = children.get(waiting.pop(), [])
+        found += below
+        waiting += below
+    return found
+
+
+def _process_table() -> dict[int, _Process]:
+    if not Path("/proc/self/stat").exists():
+        return _process_table_of_ps()
+    table: dict[int, _Process] = {}
+    with os.scandir("/proc") as entries:
+        pids = [int(entry.name) for entry in entries if entry.name.isdecimal()]
+    for pid in pids:
+        if (process := _look_up(pid)) is not None:
+            table[pid] = process
+    return table
+
+
+def _look_up(pid: int) -> _Process | None:
+    try:
+        line = Path(f"/proc/{pid}/stat").read_bytes()
+    except OSError:
+        return None  # gone in the meantime
+    # The name, in brackets, may hold anything, brackets and spaces too.
+    fields = line.rpartition(b")")[2].split()
+    return _Process(int(fields[_FIELDS_AFTER_NAME_PARENT]), fields[_FIELDS_AFTER_NAME_START].decode())
+
+
+def _process_table_of_ps() -> dict[int, _Process]:
+    listing = subprocess.Popen(["ps", "-A", "-o", "pid=", "-o", "ppid="], stdout=subprocess.PIPE)
+    output, _ = listing.communicate()
+    pairs = [line.split() for line in output.splitlines()]
+    return {int(pid): _Process(int(parent), "") for pid, parent in pairs if int(pid) != listing.pid}
+
+
+def _kill(pid: int, known: _Process) -> None:
+    """Kill process ``pid`` unless its number now belongs to another one."""
+    with suppress(ProcessLookupError, PermissionError):
+        if not known.started:
+            os.kill(pid, signal.SIGKILL)
+            return
+        descriptor = os.pidfd_open(pid)
+        try:
+            # The descriptor holds on to whoever has the number now; only then can the start time be trusted.
+            found = _look_up(pid)
+            if found is not None and found.started == known.started:
+                signal.pidfd_send_signal(descriptor, signal.SIGKILL)
+        finally:
+            os.close(descriptor)
+
+
+def _reap(pid: int, deadline: float) -> None:
+    """Wait for our own child ``pid`` until ``deadline`` and reap it."""
+    with suppress(ChildProcessError, ProcessLookupError):
+        if hasattr(os, "pidfd_open"):
+            descriptor = os.pidfd_open(pid)
+            try:
+                select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            finally:
+                os.close(descriptor)
+            os.waitpid(pid, os.WNOHANG)
+        else:
+            os.waitpid(pid, 0)

@@ -1,0 +1,1 @@
+"""The project's own tools: what `check`, `test`, `demo` and `bench` run. Not part of the wheel."""

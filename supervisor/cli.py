@@ -1,0 +1,125 @@
+"""The front door: the command ``corral``.
+
+Nothing heavy is imported before it is known to be needed: ``--help`` and ``--version`` open without trio, msgspec and
+httpx.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+INTERRUPTED = 130
+STDOUT_CLOSED = 141
+
+COMMANDS: dict[str, str] = {}
+"""Commands beside the one-shot run: first word -> ``module:function``.
+
+The function takes the arguments after that word and returns the exit code.
+"""
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the command line ``argv`` (by default the process's own) and return the exit code.
+
+    What is wrong with the command line or the configuration becomes one sentence on standard error and exit code 2;
+    nothing is written to standard output then. A SIGINT before the run has begun ends the process with 130.
+    """
+    arguments = sys.argv[1:] if argv is None else list(argv)
+    try:
+        return _dispatch(arguments)
+    except KeyboardInterrupt:
+        return INTERRUPTED
+
+
+def _dispatch(arguments: list[str]) -> int:
+    let_python_interrupt = _end_at_once_on_interrupt()
+    from supervisor.errors import SupervisorError
+
+    try:
+        run = _prepare(arguments)
+        let_python_interrupt()
+        return run()
+    except SupervisorError as error:
+        _complain(str(error))
+        return error.exit_code
+    finally:
+        let_python_interrupt()
+
+
+def _prepare(arguments: list[str]) -> Callable[[], int]:
+    """What is to be run, with all that it needs imported and read, but nothing begun."""
+    if arguments and arguments[0] in COMMANDS:
+        return _load(COMMANDS[arguments[0]], arguments[1:])
+    from supervisor.flags import one_shot_parser, parse_one_shot
+
+    values = parse_one_shot(arguments, os.environ)
+    if values.is_given("help"):
+        return lambda: _print(one_shot_parser().format_help())
+    if values.is_given("version"):
+        from supervisor.version import installed_version
+
+        return lambda: _print(f"corral {installed_version()}\n")
+    from supervisor.config import read_settings
+    from supervisor.oneshot import run_one_shot
+
+    settings = read_settings(values, os.environ, sys.stdin)
+    return lambda: run_one_shot(settings)
+
+
+def _load(target: str, arguments: list[str]) -> Callable[[], int]:
+    from importlib import import_module
+
+    module, _, function = target.partition(":")
+    command: Callable[[list[str]], int] = getattr(import_module(module), function)
+    return lambda: command(arguments)
+
+
+def _end_at_once_on_interrupt() -> Callable[[], None]:
+    """Make SIGINT end the process with 130 on the spot; the function returned gives it back to Python.
+
+    While modules are imported a KeyboardInterrupt may come up anywhere, in a weak reference's callback too, where it
+    only prints a traceback. An ignored SIGINT (a shell's background job) stays ignored.
+    """
+
+    def end(_signal_number: int, _frame: FrameType | None) -> None:
+        os._exit(INTERRUPTED)
+
+    def give_back() -> None:
+        if signal.getsignal(signal.SIGINT) is end:  # then this is the main thread: it was set here
+            signal.signal(signal.SIGINT, signal.default_int_handler)
+
+    if signal.getsignal(signal.SIGINT) is signal.default_int_handler and _is_main_thread():
+        signal.signal(signal.SIGINT, end)
+    return give_back
+
+
+def _is_main_thread() -> bool:
+    from threading import current_thread, main_thread
+
+    return current_thread() is main_thread()
+
+
+def _print(text: str) -> int:
+    """Write to standard output; a closed one is no reason for a traceback, now or when the interpreter ends."""
+    try:
+        sys.stdout.write(text)
+        sys.stdout.flush()
+    except OSError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+        return STDOUT_CLOSED
+    return 0
+
+
+def _complain(sentence: str) -> None:
+    """One line on standard error, without what could steer a terminal."""
+    from supervisor.terminal_text import printable
+
+    try:
+        sys.stderr.write(printable(f"corral: {sentence}").replace("\n", " ") + "\n")
+        sys.stderr.flush()
+    except OSError:
+        pass  # nobody reads it; the exit code still says it

@@ -1,0 +1,243 @@
+"""The flags of the command line and the variables that stand in for them.
+
+Standard library only, so that ``--help`` is quick. This module knows what was given and where; what the values mean is
+read by `supervisor.config` through the typed methods of `FlagValues`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple, NoReturn
+
+from supervisor.errors import WrongUsage
+
+MAX_WHOLE_NUMBER = 2**53 - 1
+"""The largest whole number that every JSON reader keeps exactly."""
+
+
+class Flag(NamedTuple):
+    """A line of the table. A flag without a ``metavar`` is a switch."""
+
+    name: str
+    metavar: str
+    help: str
+    short: str = ""
+
+    @property
+    def variable(self) -> str:
+        """The environment variable that stands in for the flag."""
+        return "CORRAL_" + self.name.upper().replace("-", "_")
+
+
+ONE_SHOT_FLAGS: dict[str, tuple[Flag, ...]] = {
+    "prompt": (
+        Flag("prompt", "TEXT", "what the agent is to do; - reads it from standard input", "-p"),
+        Flag("agent", "NAME", "the agent that does it (default: default)", "-a"),
+        Flag("session", "ID", "go on with a stored session", "-s"),
+        Flag("project-root", "DIR", "the folder it works in (default: the current one)"),
+        Flag("trust", "MODE", "plan (reads only), safe (no side effect without a yes) or auto (default)"),
+    ),
+    "model": (
+        Flag("provider", "NAME", "lm-studio, ollama, llama-cpp, vllm, openai, openrouter, scripted, ..."),
+        Flag("model", "NAME", "the model's name as the provider knows it"),
+        Flag("base-url", "URL", "address of the API, up to and without /chat/completions"),
+        Flag("script", "FILE", "scenario of the scripted model (--provider scripted)"),
+        Flag("max-context-tokens", "N", "the model's context window"),
+        Flag("max-tokens", "N", "most tokens of one reply"),
+        Flag("temperature", "X", "sampling temperature"),
+    ),
+    "limits of the whole tree of agents": (
+        Flag("max-turns", "N", "model calls"),
+        Flag("max-tokens-total", "N", "prompt and completion tokens"),
+        Flag("timeout", "S", "wall time, in seconds"),
+        Flag("max-agents", "N", "sub-agents in all (default: 64)"),
+        Flag("max-parallel-agents", "N", "agents at work at once (default: 16)"),
+        Flag("max-agent-depth", "N", "levels of sub-agents (default: 4)"),
+    ),
+    "output": (
+        Flag("output-format", "FORMAT", "text (default), json or stream-json"),
+        Flag("quiet", "", "no notes on standard error", "-q"),
+    ),
+    "patience, in seconds": (
+        Flag("retry-delay", "S", "before the first retry of a model call; doubles (default: 1)"),
+        Flag("connect-timeout", "S", "for a connection to the model (default: 15)"),
+        Flag("idle-timeout", "S", "for a silent model (default: 300)"),
+        Flag("call-timeout", "S", "for one whole model call (default: 1800)"),
+        Flag("cancel-grace", "S", "for a cancelled agent before it is killed (default: 2)"),
+    ),
+}
+"""The flags of a one-shot run under the headings of its help."""
+
+DESCRIPTION = (
+    "Run a coding agent, its tools and its parallel sub-agents to the end, each agent in a process of its own."
+)
+
+EPILOG = """\
+Every flag has a variable CORRAL_<FLAG>, such as CORRAL_MAX_TURNS; the flag wins.
+
+examples:
+  corral -p "Fix the failing test" --provider lm-studio --model qwen3-coder
+  git diff | corral -p - --agent explore --output-format json
+
+exit codes: 0 complete, 1 error, 2 wrong usage, 3 a limit was reached, 4 session in use, 5 storage failed,
+75 model unreachable (try again later), 129/130/143 a signal, 141 standard output closed
+"""
+
+
+class FlagValues:
+    """What the command line and the environment say; a flag wins over its variable, an empty variable is none.
+
+    Every method raises `WrongUsage` with a sentence that names the flag or the variable, whichever gave the value.
+    """
+
+    def __init__(self, given: Mapping[str, str], words: Sequence[str], environ: Mapping[str, str]) -> None:
+        self._given = given
+        self._environ = environ
+        self.words = tuple(words)
+
+    def is_given(self, name: str) -> bool:
+        """Whether the flag itself is on the command line."""
+        return name in self._given
+
+    def text(self, name: str) -> str | None:
+        """The value as it was given, None if it wasn't."""
+        return self._sourced(name)[0]
+
+    def choice(self, name: str, choices: Iterable[str], default: str) -> str:
+        """One of ``choices``."""
+        value, source = self._sourced(name)
+        if value is None:
+            return default
+        known = tuple(choices)
+        if value not in known:
+            raise WrongUsage(f"{source} is one of {', '.join(known)}, not {value!r}")
+        return value
+
+    def whole_number(self, name: str, *, least: int = 1) -> int | None:
+        """A whole number from ``least`` to `MAX_WHOLE_NUMBER`."""
+        value, source = self._sourced(name)
+        if value is None:
+            return None
+        try:
+            number = int(value)
+        except ValueError:
+            number = least - 1
+        if not least <= number <= MAX_WHOLE_NUMBER:
+            raise WrongUsage(f"{source} takes a whole number of at least {least}, not {value!r}")
+        return number
+
+    def number(self, name: str, *, zero: bool = False) -> float | None:
+        """A finite number over 0, or 0 itself where ``zero`` says so."""
+        value, source = self._sourced(name)
+        if value is None:
+            return None
+        try:
+            number = float(value)
+        except ValueError:
+            number = -1.0
+        if not math.isfinite(number) or number < 0 or (number == 0 and not zero):
+            raise WrongUsage(f"{source} takes a number {'of at least' if zero else 'over'} 0, not {value!r}")
+        return number
+
+    def switch(self, name: str) -> bool:
+        """Whether a switch is on; its variable takes 1, true, yes, on and 0, false, no, off."""
+        value, source = self._sourced(name)
+        if value is None:
+            return False
+        if value.lower() not in _SWITCH:
+            raise WrongUsage(f"{source} is 1 or 0, not {value!r}")
+        return _SWITCH[value.lower()]
+
+    def _sourced(self, name: str) -> tuple[str | None, str]:
+        """The value and what to call the place that it comes from."""
+        if name in self._given:
+            return self._given[name], f"--{name}"
+        variable = _FLAG_OF[name].variable
+        return self._environ.get(variable) or None, variable
+
+
+_SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
+_FLAG_OF = {flag.name: flag for group in ONE_SHOT_FLAGS.values() for flag in group}
+
+
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        raise WrongUsage(f"{message} (corral --help shows the options)")
+
+
+def one_shot_parser() -> argparse.ArgumentParser:
+    """The parser behind `parse_one_shot` and the text of ``--help``."""
+    parser = _Parser(
+        prog="corral",
+        usage="corral [-p] TEXT [options]",
+        description=DESCRIPTION,
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        add_help=False,
+        allow_abbrev=False,
+    )
+    for heading, flags in ONE_SHOT_FLAGS.items():
+        group = parser.add_argument_group(heading)
+        for flag in flags:
+            spellings = (flag.short, f"--{flag.name}") if flag.short else (f"--{flag.name}",)
+            if flag.metavar:
+                group.add_argument(*spellings, dest=flag.name, metavar=flag.metavar, help=flag.help)
+            else:
+                group.add_argument(*spellings, dest=flag.name, action="store_const", const="1", help=flag.help)
+    group = parser.add_argument_group("about")
+    group.add_argument("-h", "--help", action="store_const", const="1", help="show this and end")
+    group.add_argument("--version", action="store_const", const="1", help="show the version and end")
+    parser.add_argument("words", nargs="*", help=argparse.SUPPRESS)
+    return parser
+
+
+def parse_one_shot(arguments: Sequence[str], environ: Mapping[str, str]) -> FlagValues:
+    """Read the command line of a one-shot run. Raises `WrongUsage` for an unknown flag or a missing value.
+
+    What follows ``-p`` is its text, whatever it looks like, and all after ``--`` is text too.
+    """
+    options, prompt, text_after = _take_text(arguments)
+    parsed, unknown = one_shot_parser().parse_known_intermixed_args(options)
+    found: dict[str, str | list[str] | None] = vars(parsed)
+    if unknown:
+        raise WrongUsage(_unknown_option(unknown[0]))
+    given = {name: value for name, value in found.items() if isinstance(value, str)}
+    if prompt is not None:
+        given["prompt"] = prompt
+    words = [word for value in found.values() if isinstance(value, list) for word in value]
+    return FlagValues(given, [*words, *text_after], environ)
+
+
+def _take_text(arguments: Sequence[str]) -> tuple[list[str], str | None, list[str]]:
+    """The options without the prompt, the prompt, the words after ``--``.
+
+    argparse is not shown what is text: it would take a prompt that starts with a dash for an option.
+    """
+    options: list[str] = []
+    prompt: str | None = None
+    rest = iter(arguments)
+    for argument in rest:
+        if argument == "--":
+            break
+        if argument in ("-p", "--prompt"):
+            prompt = next(rest, None)
+            if prompt is None:
+                raise WrongUsage(f'{argument} takes the prompt: {argument} "TEXT"')
+        elif argument.startswith("--prompt="):
+            prompt = argument.removeprefix("--prompt=")
+        elif argument.startswith("-p"):
+            prompt = argument.removeprefix("-p")
+        else:
+            options.append(argument)
+    return options, prompt, list(rest)
+
+
+def _unknown_option(option: str) -> str:
+    import difflib
+
+    name = option.partition("=")[0]
+    near = difflib.get_close_matches(name, [f"--{known}" for known in _FLAG_OF], n=1)
+    hint = f"did you mean {near[0]}?" if near else "corral --help shows the options"
+    return f"there is no option {name}; {hint} (a prompt that starts with - goes after -p)"

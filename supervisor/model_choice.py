@@ -1,0 +1,219 @@
+"""Which model an agent calls: provider, address, key, name, and what is asked of it.
+
+An address and a key come from the command line, the environment or the table of providers, never from an agent's file:
+`AgentSpec` has no field for them, and a file that names another provider gets that one's own address and key.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import msgspec
+
+from protocol.agent_spec import AgentSpec, ModelSettings
+from protocol.scenario import MAX_SCENARIO_BYTES, ScenarioError, load_scenario
+from supervisor.errors import ModelUnavailable
+from supervisor.provider_table import (
+    LOCAL_WINDOW,
+    OPENAI_COMPATIBLE,
+    PROVIDERS,
+    SCRIPTED,
+    ProviderEntry,
+    find_provider,
+    known_window,
+)
+
+SCRIPTED_MODEL = "scripted"
+
+
+class ModelFlags(msgspec.Struct, frozen=True, kw_only=True):
+    """What the command line and its variables say of the model; times in seconds, numbers already checked."""
+
+    provider: str | None = None
+    model: str | None = None
+    base_url: str | None = None
+    script: str | None = None
+    max_context_tokens: int | None = None
+    max_tokens: int | None = None
+    temperature: float | None = None
+    connect_timeout: float = 15.0
+    idle_timeout: float = 300.0
+    call_timeout: float = 1800.0
+
+
+def key_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """Those of the providers' key variables that are set: all that `for_agent` looks at."""
+    names = {entry.key_variable for entry in PROVIDERS if entry.key_variable}
+    return {name: environ[name] for name in sorted(names) if name in environ}
+
+
+def choose_model(flags: ModelFlags, spec: AgentSpec, environ: Mapping[str, str]) -> ModelSettings:
+    """The model of the main agent: flags and their variables first, then the agent's file, then what is found.
+
+    Without a provider's name, ``--script`` means the scripted one, ``--base-url`` an OpenAI-compatible one, and else
+    the one key variable that is set decides. Raises `ModelUnavailable`.
+    """
+    entry = _choose_provider(flags, spec, environ)
+    if flags.script is not None and entry.adapter != SCRIPTED:
+        raise ModelUnavailable(f"--script belongs to --provider scripted, not to {entry.name}")
+    own = spec.provider is None or find_provider(spec.provider) == entry
+    model = flags.model or (spec.model if own else None) or (SCRIPTED_MODEL if entry.adapter == SCRIPTED else None)
+    if model is None:
+        raise ModelUnavailable(f"which model of {entry.name}? name it with --model or CORRAL_MODEL")
+    base_url = _address(entry, flags.base_url)
+    return ModelSettings(
+        provider=entry.name,
+        adapter=entry.adapter,
+        model=model,
+        base_url=base_url,
+        api_key=_key(entry, base_url, environ),
+        key_variable=entry.key_variable,
+        context_window=flags.max_context_tokens or spec.max_context_tokens or _window(entry, base_url, model),
+        max_tokens=spec.max_tokens if flags.max_tokens is None else flags.max_tokens,
+        temperature=spec.temperature if flags.temperature is None else flags.temperature,
+        reasoning_effort=spec.reasoning_effort,
+        connect_timeout=flags.connect_timeout,
+        idle_timeout=flags.idle_timeout,
+        call_timeout=flags.call_timeout,
+        scenario=_read_scenario(flags.script) if entry.adapter == SCRIPTED else "",
+    )
+
+
+def for_agent(spec: AgentSpec, parent: ModelSettings, environ: Mapping[str, str]) -> ModelSettings:
+    """The model of a sub-agent: its parent's, with what its own file says put over it.
+
+    A file that names another provider gets that one's default address and key and must name a model too. Under the
+    scripted model everything stays scripted: a trial run calls nobody. Raises `ModelUnavailable`.
+    """
+    changes = msgspec.structs.replace(
+        parent,
+        max_tokens=parent.max_tokens if spec.max_tokens is None else spec.max_tokens,
+        temperature=parent.temperature if spec.temperature is None else spec.temperature,
+        reasoning_effort=spec.reasoning_effort or parent.reasoning_effort,
+        context_window=spec.max_context_tokens or parent.context_window,
+    )
+    if parent.adapter == SCRIPTED:
+        return changes
+    entry = _entry(spec.provider or parent.provider)
+    if entry.name != parent.provider:
+        return _on_other_provider(spec, entry, changes, environ)
+    if spec.model is None or spec.model == parent.model:
+        return changes
+    window = spec.max_context_tokens or _window(entry, parent.base_url, spec.model)
+    return msgspec.structs.replace(changes, model=spec.model, context_window=window)
+
+
+def _on_other_provider(
+    spec: AgentSpec, entry: ProviderEntry, settings: ModelSettings, environ: Mapping[str, str]
+) -> ModelSettings:
+    if not entry.base_url:
+        raise ModelUnavailable(f"agent {spec.name} wants {entry.name}, whose address only the command line may give")
+    if spec.model is None:
+        raise ModelUnavailable(f"agent {spec.name} names the provider {entry.name} but no model of it")
+    return msgspec.structs.replace(
+        settings,
+        provider=entry.name,
+        adapter=entry.adapter,
+        model=spec.model,
+        base_url=entry.base_url,
+        api_key=_key(entry, entry.base_url, environ),
+        key_variable=entry.key_variable,
+        context_window=spec.max_context_tokens or _window(entry, entry.base_url, spec.model),
+    )
+
+
+def _choose_provider(flags: ModelFlags, spec: AgentSpec, environ: Mapping[str, str]) -> ProviderEntry:
+    named = flags.provider or spec.provider
+    if named is not None:
+        return _entry(named)
+    if flags.script is not None:
+        return _entry(SCRIPTED)
+    if flags.base_url is not None:
+        return _entry(OPENAI_COMPATIBLE)
+    with_key = [entry for entry in PROVIDERS if entry.needs_key and environ.get(entry.key_variable, "").strip()]
+    if len(with_key) == 1:
+        return with_key[0]
+    if with_key:
+        names = ", ".join(f"{entry.name} ({entry.key_variable})" for entry in with_key)
+        raise ModelUnavailable(f"there are keys of several providers: choose with --provider one of {names}")
+    raise ModelUnavailable(
+        "no model to call: try `--provider ollama --model NAME` (or lm-studio, llama-cpp, vllm) for a server on this "
+        "machine, `--base-url URL --model NAME` for another, or set a key such as OPENAI_API_KEY and give --model NAME"
+    )
+
+
+def _entry(name: str) -> ProviderEntry:
+    entry = find_provider(name)
+    if entry is None:
+        known = ", ".join(each.name for each in PROVIDERS)
+        raise ModelUnavailable(f"there is no provider {name!r}; there are {known}")
+    return entry
+
+
+def _address(entry: ProviderEntry, asked: str | None) -> str:
+    """The address, without a slash at its end; the scripted model has none."""
+    if entry.adapter == SCRIPTED:
+        return ""
+    if asked is None and not entry.base_url:
+        raise ModelUnavailable(f"{entry.name} needs --base-url, such as http://127.0.0.1:8000/v1")
+    address = (entry.base_url if asked is None else asked).rstrip("/")
+    if fault := _address_fault(address):
+        raise ModelUnavailable(f"--base-url {fault}")
+    return address
+
+
+def _address_fault(address: str) -> str:
+    """What is wrong with an address; empty if nothing is. It is not repeated: it may hold a password."""
+    if not address.isascii() or not address.isprintable() or " " in address:
+        return "holds characters that no address has"
+    try:
+        parts = urlsplit(address)
+        parts.port  # noqa: B018 - reading it is the check
+    except ValueError as error:
+        return f"is no address: {error}"
+    if parts.scheme not in ("http", "https") or not parts.hostname:
+        return "is an address that starts with http:// or https://"
+    if parts.username is not None or parts.password is not None:
+        return "may hold no user and password: give the key in its variable"
+    if parts.query or parts.fragment:
+        return "ends before any ? or #"
+    if parts.path.endswith("/chat/completions"):
+        return "ends before /chat/completions"
+    return ""
+
+
+def _key(entry: ProviderEntry, base_url: str, environ: Mapping[str, str]) -> str:
+    """The key of the provider; empty where there is none and none is needed (another address than its own)."""
+    key = environ.get(entry.key_variable, "").strip() if entry.key_variable else ""
+    if not key and entry.needs_key and base_url == entry.base_url:
+        raise ModelUnavailable(f"{entry.name} needs a key: set {entry.key_variable}")
+    if not key.isascii() or not key.isprintable() or " " in key:
+        raise ModelUnavailable(f"{entry.key_variable} holds characters that no key has: set it again")
+    return key
+
+
+def _window(entry: ProviderEntry, base_url: str, model: str) -> int:
+    if entry.is_local or urlsplit(base_url).hostname in ("localhost", "127.0.0.1", "::1"):
+        return LOCAL_WINDOW
+    return known_window(model)
+
+
+def _read_scenario(script: str | None) -> str:
+    """The text of the scenario file, checked."""
+    if script is None:
+        raise ModelUnavailable("the scripted model needs its scenario: give --script FILE")
+    try:
+        with Path(script).open("rb") as file:
+            content = file.read(MAX_SCENARIO_BYTES + 1)
+        text = content.decode("utf-8")
+    except OSError as error:
+        raise ModelUnavailable(f"the scenario {script} can't be read: {error.strerror or error}") from None
+    except ValueError:  # UnicodeDecodeError, or a path with a NUL in it
+        raise ModelUnavailable(f"the scenario {script} is not UTF-8 text") from None
+    try:
+        load_scenario(text, script)
+    except ScenarioError as error:
+        raise ModelUnavailable(str(error)) from None
+    return text

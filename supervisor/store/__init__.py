@@ -1,0 +1,1 @@
+"""The session store: one folder with one SQLite file for each session."""

@@ -1,0 +1,228 @@
+"""The shell of our own agent: carries out what `workers.core.turn` asks for, over the channel to the supervisor."""
+
+from __future__ import annotations
+
+import os
+from collections import deque
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+
+import msgspec
+import trio
+
+from protocol.codec import clean_text, downward_decoder
+from protocol.content import Message, ToolCall
+from protocol.errors import ProtocolError
+from protocol.frame_stream import FrameStream
+from protocol.frames import (
+    FRAMES_VERSION,
+    Cancel,
+    ChildResult,
+    Committed,
+    DownwardFrame,
+    Finished,
+    GrantAnswer,
+    History,
+    Prompt,
+    Ready,
+    SpawnRequest,
+    Start,
+)
+from protocol.records import TextDelta, ThinkingDelta, ToolOutputLine
+from protocol.tool_names import DELEGATING_TOOL
+from workers.core.effects import CallModel, Effect, RunTool, Send, Wait
+from workers.core.transcript import Transcript
+from workers.core.turn import Turn
+from workers.providers import table as providers
+from workers.providers.provider import ModelRequest, Provider, ProviderError, ToolSchema
+from workers.tools.arguments import schemas
+from workers.tools.call import run_call
+from workers.tools.file_memory import FileMemory
+from workers.tools.table import TOOLS_BY_NAME
+from workers.tools.tool import ToolContext, ToolOutput
+
+Step = Callable[[], list[Effect]]
+
+
+async def run_agent(stream: trio.SocketStream) -> None:
+    """Greet, take up the assignment, run its turn and say how it ended.
+
+    A `Cancel` ends the turn at once: running tools are killed, the model call is dropped. The end of the stream ends
+    the process (see `workers.start`).
+    """
+    channel: FrameStream[DownwardFrame] = FrameStream(stream, downward_decoder)
+    async with trio.open_nursery() as nursery:
+        nursery.start_soon(channel.run_writer)
+        channel.put(Ready(version=FRAMES_VERSION, pid=os.getpid()))
+        start, history, prompt = await _receive_assignment(channel)
+        shell = AgentShell(channel, start, history)
+        nursery.start_soon(shell.read_commands)
+        await shell.run_turn(prompt)
+        await channel.flush()
+        nursery.cancel_scope.cancel()
+
+
+async def _receive_assignment(channel: FrameStream[DownwardFrame]) -> tuple[Start, list[Message], str]:
+    start: Start | None = None
+    history: list[Message] = []
+    while frames := await channel.receive():
+        for frame in frames:
+            match frame:
+                case Start():
+                    start = frame
+                case History(message=message):
+                    history.append(message)
+                case Prompt(text=text) if start is not None:
+                    return start, history, text
+                case _:
+                    raise ProtocolError(f"{type(frame).__name__} came before the assignment was complete")
+    raise ProtocolError("the stream ended before the assignment was complete")
+
+
+class AgentShell:
+    """Runs the effects of a turn. Whatever takes time is a task that posts the turn's next input when it is done."""
+
+    def __init__(self, channel: FrameStream[DownwardFrame], start: Start, history: list[Message]) -> None:
+        self._channel = channel
+        self._tools = {name: TOOLS_BY_NAME[name] for name in start.tools}
+        effects = {name: tool.effect for name, tool in self._tools.items()}
+        self._turn = Turn(start, self._describe_tools(start.agents), effects, Transcript(history))
+        self._root = Path(start.project_root)
+        self._files = FileMemory()
+        self._provider: Provider = providers.load(start.model)
+        self._inputs: deque[Step] = deque()
+        self._has_input = trio.Event()
+        self._requests = 0
+        self._children: dict[int, tuple[trio.Event, list[ChildResult]]] = {}
+        self._turn_scope = trio.CancelScope()
+
+    async def read_commands(self) -> None:
+        """Take what the supervisor says until the stream ends, which cancels the turn."""
+        while frames := await self._channel.receive():
+            for frame in frames:
+                self._take(frame)
+        self._turn_scope.cancel()
+
+    async def run_turn(self, prompt: str) -> None:
+        """Run the turn to its end; a cancelled one ends as ``cancelled``."""
+        with self._turn_scope:
+            async with trio.open_nursery() as tasks:
+                self._post(partial(self._turn.begin, prompt))
+                while not self._turn.ended:
+                    await self._has_input.wait()
+                    self._has_input = trio.Event()
+                    while self._inputs:
+                        for effect in self._inputs.popleft()():
+                            self._carry_out(effect, tasks)
+                    await self._channel.room()
+                tasks.cancel_scope.cancel()
+            with trio.move_on_after(0.5):
+                await self._provider.aclose()
+        if not self._turn.ended:
+            self._channel.put(Finished(outcome="cancelled"))
+
+    def _describe_tools(self, agents: dict[str, str]) -> tuple[ToolSchema, ...]:
+        """What the model is told of its tools; the delegating one names the agents that there are."""
+        known = "\n".join(f"- {name}: {description}" for name, description in sorted(agents.items()))
+        return tuple(
+            msgspec.structs.replace(schema, description=f"{schema.description}\nThe agents:\n{known}")
+            if schema.name == DELEGATING_TOOL
+            else schema
+            for schema in schemas(self._tools.values())
+        )
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+
+    def _post(self, step: Step) -> None:
+        self._inputs.append(step)
+        self._has_input.set()
+
+    def _take(self, frame: DownwardFrame) -> None:
+        match frame:
+            case GrantAnswer():
+                self._post(partial(self._turn.granted, frame))
+            case Committed(number=number):
+                self._post(partial(self._turn.committed, number))
+            case ChildResult(request=request):
+                arrived, results = self._children[request]
+                results.append(frame)
+                arrived.set()
+            case Cancel():
+                self._turn_scope.cancel()
+            case _:
+                raise ProtocolError(f"{type(frame).__name__} came in the middle of a turn")
+
+    # -- effects ------------------------------------------------------------------------------------------------------
+
+    def _carry_out(self, effect: Effect, tasks: trio.Nursery) -> None:
+        match effect:
+            case Send(message):
+                self._channel.put(message)
+            case CallModel(request):
+                tasks.start_soon(self._call_model, request)
+            case Wait(seconds):
+                tasks.start_soon(self._wait, seconds)
+            case RunTool(index, call):
+                tasks.start_soon(self._run_tool, index, call)
+
+    async def _wait(self, seconds: float) -> None:
+        await trio.sleep(seconds)
+        self._post(self._turn.waited)
+
+    async def _call_model(self, request: ModelRequest) -> None:
+        deltas = self if request.purpose == "reply" else _NoDeltas()
+        try:
+            reply = await self._provider.reply(request, deltas)
+        except ProviderError as error:
+            self._post(partial(self._turn.failed, error))
+        else:
+            self._post(partial(self._turn.replied, reply))
+
+    def text(self, piece: str) -> None:
+        """A piece of the reply goes out at once."""
+        self._channel.put(TextDelta(text=piece))
+
+    def thinking(self, piece: str) -> None:
+        """A piece of the reasoning goes out at once."""
+        self._channel.put(ThinkingDelta(text=piece))
+
+    async def _run_tool(self, index: int, call: ToolCall) -> None:
+        started = trio.current_time()
+        context = ToolContext(
+            root=self._root,
+            files=self._files,
+            emit_line=partial(self._emit_line, call.id),
+            wait_for_room=self._channel.room,
+            delegate=partial(self._delegate, call.id),
+        )
+        output = await run_call(self._tools[call.name], call, context)
+        elapsed_ms = round((trio.current_time() - started) * 1000)
+        self._post(partial(self._turn.tool_done, index, output.outcome, clean_text(output.output), elapsed_ms))
+
+    def _emit_line(self, call_id: str, line: str, is_stderr: bool) -> None:
+        self._channel.put(ToolOutputLine(id=call_id, line=clean_text(line), is_stderr=is_stderr))
+
+    async def _delegate(self, call_id: str, agent_name: str, prompt: str) -> ToolOutput:
+        self._requests += 1
+        request = self._requests
+        arrived = trio.Event()
+        results: list[ChildResult] = []
+        self._children[request] = (arrived, results)
+        self._channel.put(
+            SpawnRequest(request=request, call_id=call_id, agent_name=agent_name, prompt=clean_text(prompt))
+        )
+        await arrived.wait()
+        del self._children[request]
+        result = results[0]
+        return ToolOutput(output=result.text, outcome="success" if result.outcome == "complete" else "error")
+
+
+class _NoDeltas:
+    """Where the pieces of a summary go: they are no part of the reply."""
+
+    def text(self, piece: str) -> None:
+        """Dropped."""
+
+    def thinking(self, piece: str) -> None:
+        """Dropped."""

@@ -1,0 +1,230 @@
+"""One turn of an agent, without IO: from a prompt to its end.
+
+The machine takes one input at a time and returns the effects to carry out, in order. It knows nothing of processes,
+parents or clocks. Its phases:
+
+    begin -> (compaction) -> model call -> commit -> tool round -> commit -> (compaction) -> model call -> ... -> end
+
+A reply is committed, with its usage and the starts of its calls, before any of them runs; their results are committed
+before the next model call. Source: design notes on commits; the wire contract, "Loop guard, cap, compaction".
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from protocol.content import AssistantMessage, Outcome, UserMessage
+from protocol.frames import Finished, GrantAnswer, Start
+from protocol.records import AgentOutcome, ContextUsage, LoopCapRequest, Warn
+from protocol.tool_names import ToolEffect
+from workers.core.compactor import Compactor
+from workers.core.context import ContextGauge, estimate_messages, estimate_prompt
+from workers.core.effects import Effect, Send
+from workers.core.loop_guard import LoopGuard
+from workers.core.model_call import CallResult, ModelCall, Numbering
+from workers.core.retry import RetrySchedule
+from workers.core.tool_round import ToolRound
+from workers.core.transcript import Transcript
+from workers.providers.provider import ModelReply, ModelRequest, ProviderError, ToolSchema
+
+CAP_EXTENSION = 200
+"""Model calls that a one-shot run gives itself, once, when it reaches the cap."""
+
+_LAST_WORDS = (
+    "You have reached the limit of {cap} model calls. Tools are no longer available: "
+    "answer now with what you have found so far and what is still open."
+)
+
+
+class Turn:
+    """The turn of one agent. ``ended`` is true once a `Finished` was among the effects.
+
+    ``tools`` and ``effects`` belong together: the schemas the model sees, and what each tool may do to the world.
+    """
+
+    def __init__(
+        self, start: Start, tools: tuple[ToolSchema, ...], effects: Mapping[str, ToolEffect], transcript: Transcript
+    ) -> None:
+        self._start = start
+        self._tools = tools
+        self._effects = effects
+        self._transcript = transcript
+        self._guard = LoopGuard()
+        self._numbering = Numbering()
+        self._retry = RetrySchedule(first_delay=start.retry_delay)
+        self._gauge = ContextGauge(start.model.context_window)
+        self._compactor = Compactor(start, self._gauge, transcript, self._numbering)
+        self._overhead = estimate_prompt(start.spec.system_prompt, tools, ())
+        self._cap = start.max_iterations
+        self._is_extended = False
+        self._is_last_call = False
+        self._overflowed = False
+        self._call: ModelCall | None = None
+        self._round: ToolRound | None = None
+        self._awaited_commit = 0
+        self.ended = False
+
+    # -- inputs -------------------------------------------------------------------------------------------------------
+
+    def begin(self, prompt: str) -> list[Effect]:
+        """Take up ``prompt``. Calls that an earlier process left open are answered as interrupted first."""
+        repaired = self._transcript.repair()
+        message = UserMessage(text=prompt)
+        self._transcript.append(message)
+        return [self._numbering.commit((*repaired, message)), *self._prepare()]
+
+    def granted(self, answer: GrantAnswer) -> list[Effect]:
+        """A grant was answered."""
+        return self._after_call(self._current_call.granted(answer))
+
+    def replied(self, reply: ModelReply) -> list[Effect]:
+        """The model call under way brought a whole reply."""
+        return self._after_call(self._current_call.replied(reply))
+
+    def failed(self, error: ProviderError) -> list[Effect]:
+        """The model call under way failed."""
+        return self._after_call(self._current_call.failed(error))
+
+    def waited(self) -> list[Effect]:
+        """The wait before a resend is over."""
+        return self._current_call.waited()
+
+    def committed(self, number: int) -> list[Effect]:
+        """All commits up to ``number`` are stored: tools that waited for that may run."""
+        if not self._awaited_commit or number < self._awaited_commit or self._round is None:
+            return []
+        self._awaited_commit = 0
+        return [*self._round.begin(), *self._after_tools()]
+
+    def tool_done(self, index: int, outcome: Outcome, output: str, elapsed_ms: int) -> list[Effect]:
+        """Call ``index`` of the running round ended."""
+        assert self._round is not None
+        return [*self._round.done(index, outcome, output, elapsed_ms), *self._after_tools()]
+
+    # -- before a model call ------------------------------------------------------------------------------------------
+
+    def _prepare(self) -> list[Effect]:
+        """What comes before a send: the cap, then the context, then the call itself."""
+        self._overflowed = False
+        if self._numbering.iterations < self._cap:
+            return self._compact_or_send()
+        cap = self._cap
+        request = Send(LoopCapRequest(cap=cap, recent_tools=self._transcript.recent_tools(5)))
+        if not self._start.is_main:
+            self._is_last_call = True
+            message = UserMessage(text=_LAST_WORDS.format(cap=cap))
+            self._transcript.append(message)
+            return [request, self._numbering.commit((message,)), *self._compact_or_send()]
+        if self._is_extended:
+            return [request, *self._end("limit", "max_iterations", f"the cap of {cap} model calls was reached")]
+        self._is_extended = True
+        self._cap += CAP_EXTENSION
+        return [request, *self._compact_or_send()]
+
+    def _compact_or_send(self) -> list[Effect]:
+        effects: list[Effect] = []
+        view = self._transcript.view()
+        if self._gauge.is_due(self._overhead + estimate_messages(view), view):
+            effects = self._compactor.start("threshold", self._overhead)
+        return effects + (self._ask_for_summary() if self._compactor.is_open else self._send())
+
+    def _ask_for_summary(self) -> list[Effect]:
+        request, prompt_tokens = self._compactor.request()
+        self._call = ModelCall(request, prompt_tokens=prompt_tokens, numbering=self._numbering, retry=self._retry)
+        return self._call.ask()
+
+    def _send(self) -> list[Effect]:
+        request = ModelRequest(
+            agent="main" if self._start.is_main else self._start.spec.name,
+            system_prompt=self._start.spec.system_prompt,
+            messages=self._transcript.view(),
+            tools=() if self._is_last_call else self._tools,
+            streaming=self._start.is_main,
+            max_tokens=self._start.model.max_tokens,
+        )
+        tokens = self._prompt_tokens()
+        self._call = ModelCall(request, prompt_tokens=tokens, numbering=self._numbering, retry=self._retry)
+        return self._call.ask()
+
+    def _prompt_tokens(self) -> int:
+        view = self._transcript.view()
+        return self._gauge.used(self._overhead + estimate_messages(view), view)
+
+    @property
+    def _current_call(self) -> ModelCall:
+        assert self._call is not None
+        return self._call
+
+    # -- after a model call -------------------------------------------------------------------------------------------
+
+    def _after_call(self, effects: list[Effect]) -> list[Effect]:
+        call = self._current_call
+        if call.result is None:
+            return effects
+        if call.purpose == "summary":
+            return effects + self._after_summary(call.result)
+        if call.result.reply is not None:
+            return effects + self._take_reply(call.result.reply, call.result.grant)
+        return effects + self._give_up(call.result)
+
+    def _after_summary(self, result: CallResult) -> list[Effect]:
+        if result.is_limit:
+            return [*self._compactor.fail(result.message), *self._end("limit", result.code, result.message)]
+        self._retry.reset()
+        effects = self._compactor.finish(result)
+        if self._overflowed and not self._compactor.succeeded:
+            message = "the prompt is longer than the model's context window and could not be summed up"
+            return effects + self._end("error", "context_overflow", message)
+        return effects + self._send()
+
+    def _give_up(self, result: CallResult) -> list[Effect]:
+        if result.is_limit:
+            return self._end("limit", result.code, result.message)
+        if result.is_overflow and not self._overflowed:
+            self._overflowed = True
+            effects = self._compactor.start("overflow", self._overhead)
+            if self._compactor.is_open:
+                return effects + self._ask_for_summary()
+            return effects + self._end("error", result.code, result.message)
+        return self._end("error", result.code, result.message)
+
+    def _take_reply(self, reply: ModelReply, grant: int) -> list[Effect]:
+        self._retry.reset()
+        self._numbering.iterations += 1
+        message = reply.message
+        if self._is_last_call and message.tool_calls:
+            message = AssistantMessage(text=message.text or "(no report)", reasoning=message.reasoning)
+        sent = len(self._transcript.view())
+        self._gauge.report(reply.usage.prompt_tokens, reply.usage.completion_tokens, sent)
+        self._transcript.append(message)
+        effects: list[Effect] = [
+            self._numbering.commit((message,), reply.usage, grant),
+            Send(ContextUsage(used=self._prompt_tokens(), max=self._start.model.context_window)),
+        ]
+        if message.tool_calls:
+            self._round = ToolRound(message.tool_calls, self._guard, self._start.trust, self._effects)
+            self._awaited_commit = self._numbering.commits
+            return effects
+        if reply.finish == "length":
+            effects.append(Send(Warn(message="the reply was cut off at its limit of tokens")))
+        if self._is_last_call:
+            text = f"the cap of {self._start.max_iterations} model calls was reached"
+            return effects + self._end("limit", "max_iterations", text, message.text)
+        return effects + self._end("complete", "", "", message.text)
+
+    # -- after the tools ----------------------------------------------------------------------------------------------
+
+    def _after_tools(self) -> list[Effect]:
+        tool_round = self._round
+        if tool_round is None or not tool_round.is_over:
+            return []
+        self._round = None
+        self._transcript.append(*tool_round.results)
+        commit = self._numbering.commit(tool_round.results)
+        if tool_round.stopped_by:
+            return [commit, *self._end("error", "loop_guard", tool_round.stopped_by)]
+        return [commit, *self._prepare()]
+
+    def _end(self, outcome: AgentOutcome, code: str, message: str, response: str = "") -> list[Effect]:
+        self.ended = True
+        return [Send(Finished(outcome=outcome, response=response, code=code, message=message))]

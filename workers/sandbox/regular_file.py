@@ -1,0 +1,109 @@
+"""Reading and replacing regular files, and nothing else.
+
+A pipe would block, a device has no end, a link could lead anywhere: all of them are refused before they are opened.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import stat
+from collections.abc import Generator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from workers.sandbox.paths import file_error, missing, shown
+from workers.tools.tool import ToolError
+
+_KINDS = (
+    (stat.S_ISDIR, "a folder; use List"),
+    (stat.S_ISFIFO, "a named pipe, not a file"),
+    (stat.S_ISSOCK, "a socket, not a file"),
+    (stat.S_ISCHR, "a device, not a file"),
+    (stat.S_ISBLK, "a device, not a file"),
+    (stat.S_ISLNK, "a symbolic link that can't be followed"),
+)
+
+
+@contextmanager
+def open_regular(root: Path, path: Path) -> Generator[int, None, None]:
+    """A descriptor of the regular file at ``path``, open for reading; raises `ToolError` for anything else.
+
+    Never blocks on what ``path`` is, only on its disk.
+    """
+    try:
+        _check_kind(root, path, path.lstat().st_mode)
+        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+    except FileNotFoundError:
+        raise missing(root, path) from None
+    except OSError as error:
+        raise file_error(error, shown(root, path)) from None
+    try:
+        # Once more, of what was really opened: the name may have changed hands.
+        _check_kind(root, path, os.fstat(descriptor).st_mode)
+        yield descriptor
+    finally:
+        os.close(descriptor)
+
+
+def _check_kind(root: Path, path: Path, mode: int) -> None:
+    if stat.S_ISREG(mode):
+        return
+    kind = next((words for is_kind, words in _KINDS if is_kind(mode)), "not a regular file")
+    raise ToolError(f"{shown(root, path)} is {kind}.")
+
+
+def read_regular(root: Path, path: Path, limit: int) -> bytes | None:
+    """The content of the regular file at ``path``, or None if it has more than ``limit`` bytes; raises `ToolError`."""
+    with open_regular(root, path) as descriptor, os.fdopen(descriptor, "rb", closefd=False) as file:
+        try:
+            # Read rather than believe the size: files in /proc say 0.
+            content = file.read(limit + 1)
+        except OSError as error:
+            raise file_error(error, shown(root, path)) from None
+    return content if len(content) <= limit else None
+
+
+def replace_regular(root: Path, path: Path, content: bytes) -> None:
+    """Make ``content`` the content of ``path`` at one stroke: whoever reads sees the old or the new one, whole.
+
+    Mode and owner of an existing file are kept, missing folders are made. The name gets a new inode: other hard links
+    keep the old content. Raises `ToolError`, and leaves the old content, when it can't be done.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        before = _status_of_writable(root, path)
+        temporary = path.with_name(f".corral-{secrets.token_hex(8)}.tmp")
+        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+        descriptor = os.open(temporary, flags, 0o666 if before is None else 0o600)
+        try:
+            with os.fdopen(descriptor, "wb") as file:
+                file.write(content)
+                if before is not None:
+                    _keep_mode_and_owner(file.fileno(), before)
+            temporary.replace(path)
+        except BaseException:
+            temporary.unlink(missing_ok=True)
+            raise
+    except OSError as error:
+        raise file_error(error, shown(root, path)) from None
+
+
+def _status_of_writable(root: Path, path: Path) -> os.stat_result | None:
+    try:
+        before = path.lstat()
+    except FileNotFoundError:
+        return None
+    _check_kind(root, path, before.st_mode)
+    if not os.access(path, os.W_OK):
+        # Renaming over it would work, but whoever made it read-only meant the content.
+        raise ToolError(f"{shown(root, path)} is read-only.")
+    return before
+
+
+def _keep_mode_and_owner(descriptor: int, before: os.stat_result) -> None:
+    now = os.fstat(descriptor)
+    if (now.st_uid, now.st_gid) != (before.st_uid, before.st_gid):
+        with suppress(PermissionError):  # only root may give files away
+            os.fchown(descriptor, before.st_uid, before.st_gid)
+    os.fchmod(descriptor, stat.S_IMODE(before.st_mode))

@@ -1,0 +1,88 @@
+"""List: what is in a folder."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from itertools import islice
+from pathlib import Path
+from typing import Annotated
+
+import trio
+from msgspec import Meta
+
+from workers.sandbox.paths import file_error, missing, resolve_inside, shown, visible
+from workers.tools.file_tree import walk
+from workers.tools.tool import Tool, ToolArguments, ToolContext, ToolError, ToolOutput
+
+MOST_ENTRIES = 1_000
+
+
+class ListArguments(ToolArguments, frozen=True, kw_only=True):
+    """What the model gives."""
+
+    file_path: Annotated[str | None, Meta(description="The folder, relative to the project's root; or the root.")] = (
+        None
+    )
+    recursive: Annotated[bool, Meta(description="Everything below it, without .git and what git ignores.")] = False
+
+
+async def run(arguments: ListArguments, context: ToolContext) -> ToolOutput:
+    """List in a thread; cancelling abandons it."""
+    output = await trio.to_thread.run_sync(_list, arguments, context.root, abandon_on_cancel=True)
+    return ToolOutput(output=output)
+
+
+def _list(arguments: ListArguments, root: Path) -> str:
+    folder = existing_folder(root, arguments.file_path or "")
+    lines = _lines_below(root, folder) if arguments.recursive else _lines_in(root, folder)
+    shown_lines = list(islice(lines, MOST_ENTRIES))
+    if not shown_lines:
+        return "(the folder is empty)"
+    if next(lines, None) is not None:
+        shown_lines.append(f"[more than {MOST_ENTRIES} entries; list a folder below, or use Glob]")
+    return "\n".join(shown_lines)
+
+
+def existing_folder(root: Path, given: str) -> Path:
+    """The folder inside ``root`` that ``given`` names; raises `ToolError` when there is none."""
+    path = resolve_inside(root, given)
+    if not path.exists():
+        raise missing(root, path)
+    if not path.is_dir():
+        raise ToolError(f"{shown(root, path)} is not a folder.")
+    return path
+
+
+def _lines_in(root: Path, folder: Path) -> Iterator[str]:
+    try:
+        with os.scandir(folder) as found:
+            entries = sorted(found, key=lambda entry: entry.name)
+    except OSError as error:
+        raise file_error(error, shown(root, folder)) from None
+    above = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
+    for entry in entries:
+        yield _line(root, above + entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
+
+
+def _lines_below(root: Path, folder: Path) -> Iterator[str]:
+    for entry in walk(root, folder):
+        yield _line(root, entry.path, entry.is_folder, entry.is_link)
+
+
+def _line(root: Path, path: str, is_folder: bool, is_link: bool) -> str:
+    if is_link:
+        try:
+            return f"{visible(path)} -> {visible((root / path).readlink())}"
+        except OSError:
+            return f"{visible(path)} -> ?"
+    return visible(path) + ("/" if is_folder else "")
+
+
+TOOL = Tool(
+    name="List",
+    description="List a folder: sorted paths relative to the project's root, folders with / at their end.",
+    effect="read",
+    arguments=ListArguments,
+    run=run,
+)
