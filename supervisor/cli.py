@@ -64,9 +64,10 @@ def _prepare(arguments: list[str]) -> Callable[[], int]:
 
         return lambda: _print(f"corral {installed_version()}\n")
     from supervisor.config import read_settings
-    from supervisor.oneshot import run_one_shot
 
     settings = read_settings(values, os.environ, sys.stdin)
+    from supervisor.oneshot import run_one_shot  # after the settings: what is wrong is told before trio is imported
+
     return lambda: run_one_shot(settings)
 
 

@@ -114,7 +114,7 @@ class AgentShell:
                     self._has_input = trio.Event()
                     while self._inputs:
                         for effect in self._inputs.popleft()():
-                            self._carry_out(effect, tasks)
+                            await self._carry_out(effect, tasks)
                     await self._channel.room()
                 tasks.cancel_scope.cancel()
             with trio.move_on_after(0.5):
@@ -155,7 +155,7 @@ class AgentShell:
 
     # -- effects ------------------------------------------------------------------------------------------------------
 
-    def _carry_out(self, effect: Effect, tasks: trio.Nursery) -> None:
+    async def _carry_out(self, effect: Effect, tasks: trio.Nursery) -> None:
         match effect:
             case Send(message):
                 self._channel.put(message)
@@ -164,7 +164,7 @@ class AgentShell:
             case Wait(seconds):
                 tasks.start_soon(self._wait, seconds)
             case RunTool(index, call):
-                tasks.start_soon(self._run_tool, index, call)
+                await tasks.start(self._run_tool, index, call)
 
     async def _wait(self, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -187,23 +187,32 @@ class AgentShell:
         """A piece of the reasoning goes out at once."""
         self._channel.put(ThinkingDelta(text=piece))
 
-    async def _run_tool(self, index: int, call: ToolCall) -> None:
+    async def _run_tool(
+        self, index: int, call: ToolCall, task_status: trio.TaskStatus[None] = trio.TASK_STATUS_IGNORED
+    ) -> None:
+        """Run a call; counts as started at once, a delegation when its request is out: so children keep call order."""
         started = trio.current_time()
+        has_started = _Once(task_status.started)
+        if self._tools[call.name].effect != "delegate":
+            has_started()
         context = ToolContext(
             root=self._root,
             files=self._files,
             emit_line=partial(self._emit_line, call.id),
             wait_for_room=self._channel.room,
-            delegate=partial(self._delegate, call.id),
+            delegate=partial(self._delegate, call.id, has_started),
         )
         output = await run_call(self._tools[call.name], call, context)
+        has_started()
         elapsed_ms = round((trio.current_time() - started) * 1000)
         self._post(partial(self._turn.tool_done, index, output.outcome, clean_text(output.output), elapsed_ms))
 
     def _emit_line(self, call_id: str, line: str, is_stderr: bool) -> None:
         self._channel.put(ToolOutputLine(id=call_id, line=clean_text(line), is_stderr=is_stderr))
 
-    async def _delegate(self, call_id: str, agent_name: str, prompt: str) -> ToolOutput:
+    async def _delegate(
+        self, call_id: str, has_started: Callable[[], None], agent_name: str, prompt: str
+    ) -> ToolOutput:
         self._requests += 1
         request = self._requests
         arrived = trio.Event()
@@ -212,10 +221,23 @@ class AgentShell:
         self._channel.put(
             SpawnRequest(request=request, call_id=call_id, agent_name=agent_name, prompt=clean_text(prompt))
         )
+        has_started()
         await arrived.wait()
         del self._children[request]
         result = results[0]
         return ToolOutput(output=result.text, outcome="success" if result.outcome == "complete" else "error")
+
+
+class _Once:
+    """Calls ``function`` the first time it is called, and then no more."""
+
+    def __init__(self, function: Callable[[], None]) -> None:
+        self._function: Callable[[], None] | None = function
+
+    def __call__(self) -> None:
+        function, self._function = self._function, None
+        if function is not None:
+            function()
 
 
 class _NoDeltas:

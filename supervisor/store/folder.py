@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import re
@@ -94,6 +95,4 @@ class SessionLock:
 
 def is_full(error: OSError) -> bool:
     """Whether ``error`` says that there is no room left."""
-    import errno
-
     return error.errno in (errno.ENOSPC, errno.EDQUOT)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
-import time
+import signal
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
 
@@ -139,7 +139,7 @@ def test_a_silent_stream_ends_within_the_idle_bound_though_comments_come(place: 
     run, chats = run_with(place, stream(content("so far"), step), flags=(*QUICK, "--idle-timeout", "0.5"))
     assert run.one("retry")["reason"] == "stream_failed"
     assert said(run) == "Done."
-    assert 0.5 <= chats[1].arrived - chats[0].arrived < 5
+    assert 0.5 <= chats[1].arrived - chats[0].arrived < 20, "the default bound is far longer"
 
 
 def test_a_server_that_never_answers_is_a_network_retry_within_the_idle_bound(place: Place) -> None:
@@ -440,16 +440,26 @@ def test_a_sane_retry_after_is_honoured_and_any_other_passed_over(
 
 
 def test_a_retry_after_that_is_a_date_is_counted_from_now(place: Place) -> None:
-    run, _chats = run_with(place, status(429, "slow down", [("Retry-After", in_seconds(2))]))
-    assert 0 < run.one("retry")["delay_ms"] <= 2000
+    def answer(request: ReceivedRequest) -> Reply:
+        # The first call is told to come back two or three seconds after it was made, a date having no fractions.
+        again = status(429, "slow down", [("Retry-After", in_seconds(3))])
+        return text("Done.") if len(server.chats) > 1 else again
+
+    with ModelServer(answer) as server:
+        run = place.run(server)
+    assert 1000 < run.one("retry")["delay_ms"] <= 3000
+    assert run.returncode == 0, run
 
 
 @pytest.mark.parametrize("value", ["100000", "Fri, 01 Jan 2199 00:00:00 GMT"])
 def test_a_retry_after_far_away_is_capped(place: Place, value: str) -> None:
-    with ModelServer(scripted([status(429, "slow down", [("Retry-After", value)])])) as server:
-        run = place.run(server, "--timeout", "2")
+    away = scripted([status(429, "slow down", [("Retry-After", value)])])
+    with ModelServer(away) as server, place.start(server) as live:
+        live.wait_for(lambda line: line["type"] == "retry")
+        live.signal(signal.SIGINT)
+        run = live.finish()
     assert run.one("retry")["delay_ms"] == 120_000
-    assert run.returncode == 3, run
+    assert run.returncode == 130, run
 
 
 def test_a_rate_limit_for_ever_ends_after_the_attempts_with_75(place: Place) -> None:
@@ -471,13 +481,11 @@ def test_a_rate_limit_for_ever_ends_after_the_attempts_with_75(place: Place) -> 
     ],
 )
 def test_the_class_of_an_error_comes_from_its_status_and_not_from_its_words(place: Place, code: int, body: str) -> None:
-    started = time.monotonic()
     run, chats = run_with(place, status(code, body), flags=())
     assert run.returncode == 1, run
     assert len(chats) == 1
     assert not run.of_type("retry")
     assert body in run.end["message"]
-    assert time.monotonic() - started < 20
 
 
 def test_a_refused_sub_agent_asks_once_and_so_does_its_parent(place: Place) -> None:

@@ -55,11 +55,11 @@ def with_children(streamed: Handler, seconds: str) -> Handler:
     return answer
 
 
-def two_workers(live: LiveRun, main_sleeps: str, child_sleeps: str) -> tuple[int, int]:
-    """The pids of the main agent's worker and its sub-agent's: where the ways down to their commands part."""
-    main = lineage(live.process.pid, f"sleep {main_sleeps}")
-    child = lineage(live.process.pid, f"sleep {child_sleeps}")
-    return next(pid for pid in main if pid not in child), next(pid for pid in child if pid not in main)
+def two_workers(live: LiveRun, one_sleeps: str, other_sleeps: str) -> tuple[int, int]:
+    """The pids of the workers of two agents, each with a command: where the ways down to their commands part."""
+    one = lineage(live.process.pid, f"sleep {one_sleeps}")
+    other = lineage(live.process.pid, f"sleep {other_sleeps}")
+    return next(pid for pid in one if pid not in other), next(pid for pid in other if pid not in one)
 
 
 # -- signals ----------------------------------------------------------------------------------------------------------
@@ -296,6 +296,7 @@ def test_parents_that_wait_hold_no_place_so_one_place_is_enough(place: Place) ->
 
 def test_a_session_that_is_in_use_is_4_and_names_the_process(place: Place) -> None:
     with ModelServer(scripted([hang()])) as server, place.start(server) as live:
+        server.wait_for_requests(1)
         session_id = live.wait_for(lambda line: line["type"] == "session_ready")[0]["session_id"]
         second = place.run(server, "-s", session_id)
         live.signal(signal.SIGINT)
@@ -337,6 +338,18 @@ def test_no_prompt_at_all_is_wrong_usage(place: Place) -> None:
 # -- crashes ----------------------------------------------------------------------------------------------------------
 
 
+def test_each_sub_agent_is_a_process_of_its_own(place: Place) -> None:
+    replies = {"red": [plain_calls(sleeper("655.1"))], "green": [plain_calls(sleeper("655.2"))]}
+    first = tool_calls(delegations("task", *replies))
+    with ModelServer(scripted([first], per_prompt(replies))) as server, place.start(server) as live:
+        live.wait_for_output("begun", count=2)
+        red, green = two_workers(live, "655.1", "655.2")
+        live.signal(signal.SIGINT)
+        run = live.finish(15)
+    assert len({red, green, live.process.pid}) == 3
+    assert run.returncode == 130, run
+
+
 def test_a_killed_sub_agent_costs_its_parent_a_tool_error_and_its_siblings_nothing(place: Place) -> None:
     first = tool_calls([sleeper("622.1", "own"), *delegations("task", "look", "work")])
     with ModelServer(with_children(scripted([first]), "622.2")) as server, place.start(server) as live:
@@ -344,7 +357,7 @@ def test_a_killed_sub_agent_costs_its_parent_a_tool_error_and_its_siblings_nothi
         live.wait_for(lambda line: line["type"] == "sub_agent_end")
         _main, child = two_workers(live, "622.1", "622.2")
         os.kill(child, signal.SIGKILL)
-        live.wait_for(lambda line: line["type"] == "agent_crashed", timeout=5)
+        live.wait_for(lambda line: line["type"] == "agent_crashed", timeout=10)
         live.wait_for(lambda line: line["type"] == "tool_call_result" and line["id"] == "to-look")
         end_command(live, "622.1")
         run = live.finish()

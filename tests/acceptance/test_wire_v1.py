@@ -1,7 +1,7 @@
 """The v1 wire as a client meets it, with the numbers that existing v1 clients rely on.
 
 Every run here is also held to the rules of `tests.stubs.stream_rules`, and each usage to what the server billed.
-Source: the v1 wire contract, what it marks as asserted by the seed.
+Source: the v1 wire contract; the numbers are those of the protocol's own acceptance test.
 """
 
 from __future__ import annotations

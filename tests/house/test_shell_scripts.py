@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
-TOOLS = ("bash", "basename", "cat", "chmod", "cmp", "dirname", "head", "mkdir", "sed", "tail")
+TOOLS = ("bash", "basename", "cat", "chmod", "cmp", "dirname", "getconf", "head", "mkdir", "sed", "tail")
 PYPROJECT = '[project]\nname = "corral"\n\n[dependency-groups]\ntest = ["one>=1", "two"]\ncheck = ["three"]\n'
 SCRIPT = """#!/usr/bin/env bash
 set -u
@@ -169,7 +169,8 @@ def test_soak_and_interop_tests_run_only_when_asked_for(tmp_path: Path, argument
     checkout = prepared_checkout(tmp_path)
     assert checkout.run("scripts/test", *arguments).returncode == 0
     (call,) = checkout.take_calls()
-    assert call == f"-m pytest -n 4 --dist worksteal -m {passed_on}"
+    processes = min(8, 2 * os.sysconf("SC_NPROCESSORS_ONLN"))
+    assert call == f"-m pytest -n {processes} --dist worksteal -m {passed_on}"
 
 
 @pytest.mark.parametrize(

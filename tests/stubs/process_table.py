@@ -17,6 +17,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 PR_SET_CHILD_SUBREAPER = 36
+PR_GET_CHILD_SUBREAPER = 37
 DYING_TIME = 1.0
 """Seconds that a process which was told to die may take to be gone."""
 
@@ -90,11 +91,13 @@ def _path(table: dict[int, Process], ancestor: int, pid: int) -> list[int]:
 def subreaper() -> Generator[None, None, None]:
     """Within the block orphans below this process become its children."""
     libc = ctypes.CDLL(None, use_errno=True)
-    libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)
+    before = ctypes.c_int()
+    assert libc.prctl(PR_GET_CHILD_SUBREAPER, ctypes.byref(before), 0, 0, 0) == 0
+    assert libc.prctl(PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0) == 0
     try:
         yield
     finally:
-        libc.prctl(PR_SET_CHILD_SUBREAPER, 0, 0, 0, 0)
+        libc.prctl(PR_SET_CHILD_SUBREAPER, before.value, 0, 0, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

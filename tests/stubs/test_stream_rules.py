@@ -24,8 +24,15 @@ def usage(calls: int) -> Line:
 
 
 def node(agent_id: str, parent: str | None, name: str, calls: int) -> Line:
-    found: Line = {"agent_id": agent_id, "parent_id": parent, "agent_name": name, "outcome": "complete"}
-    return {**found, "usage": usage(calls), "restarts": 0}
+    tags = {"parent_id": None if parent is None else "d", "parent_agent_id": parent}
+    return {
+        "agent_id": agent_id,
+        **tags,
+        "agent_name": name,
+        "outcome": "complete",
+        "usage": usage(calls),
+        "restarts": 0,
+    }
 
 
 def good_stream() -> list[Line]:

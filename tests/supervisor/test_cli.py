@@ -29,9 +29,7 @@ def corral(
     """Run the command to its end in ``home``."""
     command: Sequence[str] = [str(COMMAND), *arguments]
     env = environment(home, **(variables or {}))
-    return subprocess.run(
-        command, cwd=home, env=env, input=stdin, capture_output=True, timeout=SECONDS, check=False
-    )
+    return subprocess.run(command, cwd=home, env=env, input=stdin, capture_output=True, timeout=SECONDS, check=False)
 
 
 def test_version_is_the_distribution_s(tmp_path: Path) -> None:
@@ -177,7 +175,7 @@ def test_ctrl_c_while_modules_are_imported_is_130_without_a_traceback(tmp_path: 
     modules.mkdir()
     (modules / "trio.py").write_text(f"import signal\nopen({str(started)!r}, 'w').close()\nsignal.pause()\n")
     process = subprocess.Popen(
-        [str(COMMAND), "-p", "x"],
+        [str(COMMAND), "-p", "x", "--provider", "ollama", "--model", "m"],
         env=environment(tmp_path, PYTHONPATH=str(modules)),
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,

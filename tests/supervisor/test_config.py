@@ -56,7 +56,9 @@ def test_a_prompt_that_starts_with_a_dash_is_text(read: Read, arguments: list[st
     assert read(*arguments).prompt == "-x"
 
 
-@pytest.mark.parametrize("text", ["--help", "--", "--model", "-q", "-p", "--output-format=json", "--prompt=x", "=", "-pq"])
+@pytest.mark.parametrize(
+    "text", ["--help", "--", "--model", "-q", "-p", "--output-format=json", "--prompt=x", "=", "-pq"]
+)
 def test_what_follows_p_is_text_whatever_it_looks_like(read: Read, text: str) -> None:
     settings = read("-p", text, "-q")
     assert settings.prompt == text

@@ -104,7 +104,7 @@ def test_white_space_around_a_key_is_left_out() -> None:
     ],
 )
 def test_an_address_that_is_none_is_refused(address: str) -> None:
-    with pytest.raises(ModelUnavailable, match="^--base-url "):
+    with pytest.raises(ModelUnavailable, match=r"^--base-url "):
         choose_model(ModelFlags(provider="vllm", model="m", base_url=address), PLAIN, {})
 
 
@@ -225,8 +225,6 @@ def test_another_provider_gets_its_own_address_and_key_and_none_of_the_parent_s(
         (agent(provider="scripted", model="m"), "whose address only the command line may give"),
     ],
 )
-def test_a_child_whose_model_can_not_be_called_says_why(
-    parent: ModelSettings, spec: AgentSpec, sentence: str
-) -> None:
+def test_a_child_whose_model_can_not_be_called_says_why(parent: ModelSettings, spec: AgentSpec, sentence: str) -> None:
     with pytest.raises(ModelUnavailable, match=sentence):
         for_agent(spec, parent, OPENAI)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import ipaddress
 import socket
 import ssl
+import sys
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator, Mapping
 from contextlib import AbstractAsyncContextManager, asynccontextmanager, contextmanager
 from typing import Self, TypeAlias, cast
@@ -136,9 +137,10 @@ def is_loopback(host: str) -> bool:
     if host == "localhost" or host.endswith(".localhost"):
         return True
     try:
-        return ipaddress.ip_address(host).is_loopback
+        address = ipaddress.ip_address(host)
     except ValueError:
         return False
+    return address.is_loopback or address.is_unspecified
 
 
 def _new_client(scheme: str, host: str, connect_timeout: float) -> httpx.AsyncClient:
@@ -203,12 +205,13 @@ _WHILE_READING: _Rules = (
 
 @contextmanager
 def _translated(address: str, rules: _Rules) -> Generator[None, None, None]:
+    outer = sys.exception()
     try:
         yield
     except StopAsyncIteration:
         raise
     except Exception as error:
-        chain = list(_chain(error))
+        chain = list(_chain(error, outer))
         for matches, translate in rules:
             for link in chain:
                 if matches(link):
@@ -217,13 +220,19 @@ def _translated(address: str, rules: _Rules) -> Generator[None, None, None]:
         raise
 
 
-def _chain(error: BaseException) -> Iterator[BaseException]:
-    """``error`` and all that it came from, the members of groups included."""
-    waiting = [error]
+def _chain(error: BaseException, outer: BaseException | None) -> Iterator[BaseException]:
+    """``error`` and all that it came from, the members of groups included, up to ``outer``, what the caller handles.
+
+    The library raises again ``from None``, which drops the cause and leaves the context: both are followed.
+    """
+    seen: set[int] = set()
+    waiting: list[BaseException | None] = [error]
     while waiting:
         link = waiting.pop()
+        if link is None or link is outer or id(link) in seen:
+            continue
+        seen.add(id(link))
         yield link
-        if link.__cause__ is not None:
-            waiting.append(link.__cause__)
+        waiting += [link.__context__, link.__cause__]
         if isinstance(link, BaseExceptionGroup):
             waiting.extend(cast("BaseExceptionGroup[BaseException]", link).exceptions)

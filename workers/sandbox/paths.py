@@ -25,6 +25,7 @@ _REASONS = {
     errno.EDQUOT: "can't be written: the disk quota is used up",
     errno.EISDIR: "is a folder",
     errno.ENOTDIR: "has a file where a folder should be",
+    errno.EEXIST: "has a file where a folder should be",
     errno.ELOOP: "is a symbolic link that leads nowhere",
     errno.ENAMETOOLONG: "is too long a name",
 }

@@ -71,7 +71,7 @@ def replace_regular(root: Path, path: Path, content: bytes) -> None:
     keep the old content. Raises `ToolError`, and leaves the old content, when it can't be done.
     """
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
+        _make_folders(root, path)
         before = _status_of_writable(root, path)
         temporary = path.with_name(f".corral-{secrets.token_hex(8)}.tmp")
         flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
@@ -87,6 +87,12 @@ def replace_regular(root: Path, path: Path, content: bytes) -> None:
             raise
     except OSError as error:
         raise file_error(error, shown(root, path)) from None
+
+
+def _make_folders(root: Path, path: Path) -> None:
+    """Make the folders between ``root`` and ``path``; not ``root``, which somebody may have removed on purpose."""
+    for folder in reversed(path.relative_to(root).parents[:-1]):
+        (root / folder).mkdir(exist_ok=True)
 
 
 def _status_of_writable(root: Path, path: Path) -> os.stat_result | None:

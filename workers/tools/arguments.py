@@ -16,7 +16,14 @@ from workers.providers.provider import ToolSchema
 from workers.tools.table import AnyTool
 from workers.tools.tool import ToolArguments, ToolError
 
-_WORDS = {"str": "text", "int": "a whole number", "float": "a number", "bool": "true or false", "array": "a list", "object": "an object"}
+_WORDS = {
+    "str": "text",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "array": "a list",
+    "object": "an object",
+}
 _DROPPED = {"title", "$defs", "properties"}
 
 

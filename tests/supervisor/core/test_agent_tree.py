@@ -99,10 +99,10 @@ def test_the_oldest_open_call_of_an_id_and_name_is_closed() -> None:
     for item in (call("1", arguments='{"n":1}'), call("1", "Read"), call("1", arguments='{"n":2}')):
         tree.open_call("m", item)
     assert tree.close_call("m", "1", "Bash")
-    assert tree["m"].open_calls == (call("1", "Read"), call("1", arguments='{"n":2}'))
+    assert list(tree["m"].open_calls) == [call("1", "Read"), call("1", arguments='{"n":2}')]
     assert tree.close_call("m", "1", "Bash")
     assert not tree.close_call("m", "1", "Bash")
-    assert tree["m"].open_calls == (call("1", "Read"),)
+    assert list(tree["m"].open_calls) == [call("1", "Read")]
 
 
 def test_calls_of_an_ended_agent_are_left_for_the_caller_to_close() -> None:

@@ -167,6 +167,14 @@ def test_a_prompt_that_no_settlement_can_make_room_for_is_stopped_at_once() -> N
     assert ask(grants, "c", prompt=799) == [go("c", 1)]
 
 
+def test_a_call_needs_room_for_its_prompt_and_one_token_more() -> None:
+    grants = running(TreeLimits(max_tokens_total=1000))
+    assert ask(grants, "a", prompt=100, cap=100) == [go("a", 100)]
+    assert ask(grants, "b", prompt=800) == []
+    assert grants.settle(0, "a", 1, used(199)) == [go("b", 1)]
+    assert stopped(ask(grants, "c", prompt=801)) == [("c", "max_tokens_total")]
+
+
 def test_who_waits_for_tokens_is_not_passed_by_smaller_calls() -> None:
     grants = running(TreeLimits(max_tokens_total=1000))
     assert ask(grants, "a", prompt=100, cap=500) == [go("a", 500)]

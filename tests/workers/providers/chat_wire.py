@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from protocol.agent_spec import ModelSettings
 from protocol.content import Message, UserMessage
@@ -49,7 +49,7 @@ def events(payloads: Iterable[str], line_end: str = "\n") -> bytes:
     return "".join(f"data: {payload}{line_end}{line_end}" for payload in payloads).encode()
 
 
-def body(message: dict[str, object], finish: str | None = "stop", **more: object) -> bytes:
+def body(message: Mapping[str, object], finish: str | None = "stop", **more: object) -> bytes:
     return json.dumps({"choices": [{"message": message, "finish_reason": finish}], **more}).encode()
 
 
@@ -58,13 +58,13 @@ def settings(base_url: str = "http://127.0.0.1:9/v1", **changes: object) -> Mode
     return ModelSettings(**(fields | changes))  # type: ignore[arg-type]  # each test names real fields
 
 
-def request(*messages: Message, streaming: bool = True, **changes: object) -> ModelRequest:
+def request(*messages: Message, **changes: object) -> ModelRequest:
     fields: dict[str, object] = {
         "agent": "main",
         "system_prompt": "Be brief.",
         "messages": messages or (UserMessage(text="hi"),),
         "tools": (ToolSchema(name="Read", description="Reads.", parameters='{"type":"object"}'),),
-        "streaming": streaming,
+        "streaming": True,
         "max_tokens": None,
     }
     return ModelRequest(**(fields | changes))  # type: ignore[arg-type]  # each test names real fields

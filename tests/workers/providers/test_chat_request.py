@@ -13,7 +13,9 @@ CALL = ToolCall(id="x", name="Read", arguments='{"path":"a"}')
 
 
 def built(*messages: Message, include_usage: bool = True, **changes: object) -> dict[str, Any]:
-    made: dict[str, Any] = json.loads(request_body(settings(), request(*messages, **changes), include_usage=include_usage))
+    made: dict[str, Any] = json.loads(
+        request_body(settings(), request(*messages, **changes), include_usage=include_usage)
+    )
     return made
 
 

@@ -27,7 +27,9 @@ def text_of(*payloads: str) -> str:
 
 
 def test_text_comes_in_pieces_and_as_a_whole() -> None:
-    stream, pieces = feed(chunk({"role": "assistant", "content": ""}), said("你好"), said("🌍"), finished(), used(3, 2), DONE)
+    stream, pieces = feed(
+        chunk({"role": "assistant", "content": ""}), said("你好"), said("🌍"), finished(), used(3, 2), DONE
+    )
     assert pieces == [Piece(kind="text", text="你好"), Piece(kind="text", text="🌍")]
     assert stream.reply() == ModelReply(
         message=AssistantMessage(text="你好🌍"),
@@ -145,9 +147,9 @@ def test_numbers_that_are_no_json_in_fields_we_do_not_read_do_no_harm() -> None:
     assert text_of('{"choices":[{"delta":{"content":"a"},"logprobs":[-Infinity,NaN]}]}') == "a"
 
 
-@pytest.mark.parametrize("broken", ['{"choices":[{"delta":{"content":"a', "{", "nonsense", "[" * 100_000])
+@pytest.mark.parametrize("broken", ['{"choices":[{"delta":{"content":"a', "{", "nonsense"])
 def test_broken_json_is_a_stream_that_failed(broken: str) -> None:
-    with pytest.raises((StreamFailed, BadResponse)):
+    with pytest.raises(StreamFailed):
         reply(broken, finished())
 
 
@@ -155,6 +157,8 @@ def test_broken_json_is_a_stream_that_failed(broken: str) -> None:
     "wrong",
     [
         "42",
+        "[" * 100_000,
+        '{"x":' * 100_000,
         '"text"',
         "[]",
         '{"choices":{}}',

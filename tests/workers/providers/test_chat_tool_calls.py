@@ -34,12 +34,15 @@ BOTH = (call("x", "Read", A), call("y", "Read", B))
 
 
 def test_the_protocols_own_form_is_read() -> None:
-    assert BOTH == assemble(
-        [part("Read", "", index=0, call_id="x")],
-        [part(None, '{"pa', index=0)],
-        [part(None, 'th":"a"}', index=0)],
-        [part("Read", "", index=1, call_id="y")],
-        [part(None, B, index=1)],
+    assert (
+        assemble(
+            [part("Read", "", index=0, call_id="x")],
+            [part(None, '{"pa', index=0)],
+            [part(None, 'th":"a"}', index=0)],
+            [part("Read", "", index=1, call_id="y")],
+            [part(None, B, index=1)],
+        )
+        == BOTH
     )
 
 
@@ -50,19 +53,25 @@ def test_two_calls_without_an_index_in_one_delta_are_two() -> None:
 
 def test_two_deltas_without_an_index_and_with_other_ids_are_two_calls() -> None:
     assert assemble([part("Read", A, call_id="x")], [part("Read", B, call_id="y")]) == BOTH
-    assert BOTH == assemble(
-        [part("Read", "", call_id="x")],
-        [part(None, '{"path":')],
-        [part(None, '"a"}')],
-        [part("Read", "", call_id="y")],
-        [part(None, B)],
+    assert (
+        assemble(
+            [part("Read", "", call_id="x")],
+            [part(None, '{"path":')],
+            [part(None, '"a"}')],
+            [part("Read", "", call_id="y")],
+            [part(None, B)],
+        )
+        == BOTH
     )
 
 
 def test_pieces_without_an_index_find_their_call_by_its_id() -> None:
-    assert BOTH == assemble(
-        [part("Read", '{"path":', call_id="x"), part("Read", '{"path":', call_id="y")],
-        [part(None, '"a"}', call_id="x"), part(None, '"b"}', call_id="y")],
+    assert (
+        assemble(
+            [part("Read", '{"path":', call_id="x"), part("Read", '{"path":', call_id="y")],
+            [part(None, '"a"}', call_id="x"), part(None, '"b"}', call_id="y")],
+        )
+        == BOTH
     )
 
 
@@ -106,10 +115,11 @@ def test_a_name_on_every_delta_is_one_name(index: int | None, call_id: str | Non
 
 @pytest.mark.parametrize("index", [None, 0])
 def test_a_name_in_two_halves_is_one_name(index: int | None) -> None:
-    deltas = [part("Re", "", index=index, call_id="x")], [part("ad", '{"path"', index=index)], [part(None, ':"a"}')]
-    assert assemble(*deltas) == (call("x", "Read", A),)
-    deltas = [part("Re", '{"path"', index=index, call_id="x")], [part("ad", ':"a"}', index=index)], []
-    assert assemble(*deltas) == (call("x", "Read", A),)
+    whole = (call("x", "Read", A),)
+    rest = [part("ad", '{"path"', index=index)], [part(None, ':"a"}')]
+    assert assemble([part("Re", "", index=index, call_id="x")], *rest) == whole
+    rest_with_arguments = [part("ad", ':"a"}', index=index)]
+    assert assemble([part("Re", '{"path"', index=index, call_id="x")], rest_with_arguments) == whole
 
 
 def test_the_second_use_of_an_id_is_told_apart() -> None:
@@ -172,7 +182,9 @@ def test_deltas_interleaved_by_index_are_two_calls_in_the_order_they_began() -> 
     assert assemble(*starts, *rest) == BOTH
 
 
-@given(st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=8), max_size=3), min_size=1, max_size=4), st.data())
+@given(
+    st.lists(st.dictionaries(st.text(max_size=3), st.text(max_size=8), max_size=3), min_size=1, max_size=4), st.data()
+)
 def test_however_the_arguments_are_cut_and_interleaved_the_calls_are_the_same(
     values: list[dict[str, str]], data: st.DataObject
 ) -> None:

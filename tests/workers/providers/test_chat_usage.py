@@ -58,7 +58,9 @@ def test_an_absurd_count_is_zero(count: object, read: int) -> None:
     assert read_usage({"prompt_tokens": count}) == Usage(prompt_tokens=read, api_calls=1)
 
 
-@given(st.dictionaries(st.sampled_from(["prompt_tokens", "prompt_tokens_details", "x"]), st.from_type(object), min_size=1))
+@given(
+    st.dictionaries(st.sampled_from(["prompt_tokens", "prompt_tokens_details", "x"]), st.from_type(object), min_size=1)
+)
 def test_anything_gives_whole_numbers_in_bounds(value: dict[str, object]) -> None:
     usage = read_usage(value)
     assert usage is not None

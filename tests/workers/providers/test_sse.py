@@ -39,13 +39,13 @@ def test_every_cut_of_the_stream_gives_the_same_events(line_end: str) -> None:
 
 @given(
     lines=st.lists(st.sampled_from(["data: a", "data: é🌍", "data", ": c", "id: 1", "event: x", "", "", "junk"])),
-    ends=st.lists(st.sampled_from(["\n", "\r\n", "\r"]), min_size=1),
+    line_end=st.sampled_from(["\n", "\r\n", "\r"]),
     cuts=st.lists(st.integers(0, 200)),
 )
-def test_pieces_and_line_ends_do_not_change_the_events(lines: list[str], ends: list[str], cuts: list[int]) -> None:
+def test_pieces_and_line_ends_do_not_change_the_events(lines: list[str], line_end: str, cuts: list[int]) -> None:
     plain = "".join(line + "\n" for line in lines).encode()
-    # A "\r" before an empty line that ends in "\n" would be read as one "\r\n": the kinds are not mixed within a stream.
-    stream = plain.replace(b"\n", ends[0].encode())
+    # The kinds are not mixed within a stream: a "\r" and the "\n" of an empty line behind it would be one line end.
+    stream = plain.replace(b"\n", line_end.encode())
     places = [0, *sorted(cut % (len(stream) + 1) for cut in cuts), len(stream)]
     assert read(*(stream[start:end] for start, end in pairwise(places))) == read(plain)
 
@@ -108,5 +108,5 @@ def test_a_long_line_in_small_pieces_costs_linear_time() -> None:
             reader.feed(b"x" * 16)
         return time.process_time() - begun
 
-    small = min(cost(200_000) for _ in range(3))
-    assert min(cost(3_200_000) for _ in range(3)) < small * 16 * 5  # quadratic would be 256 times
+    small = min(cost(100_000) for _ in range(3))
+    assert min(cost(3_100_000) for _ in range(3)) < small * 16 * 5  # quadratic would be 256 times

@@ -10,12 +10,12 @@ from workers.providers.tool_arguments import ArgumentsFault, canonical_arguments
 
 json_values = st.recursive(
     st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False) | st.text(),
-    lambda inner: st.lists(inner, max_size=4) | st.dictionaries(st.text(), inner, max_size=4),
-    max_leaves=12,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3),
+    max_leaves=6,
 )
 
 
-@given(st.dictionaries(st.text(), json_values), st.booleans())
+@given(st.dictionaries(st.text(max_size=5), json_values, max_size=3), st.booleans())
 def test_every_object_keeps_its_value(value: dict[str, object], pretty: bool) -> None:
     text = canonical_arguments(json.dumps(value, indent=2 if pretty else None))
     assert json.loads(text) == value

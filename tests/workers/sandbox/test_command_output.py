@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -33,19 +35,19 @@ def test_head_and_tail_keep_a_short_text_whole_and_both_ends_of_a_long_one(
 def test_the_text_and_the_lines_do_not_depend_on_how_the_bytes_were_split(data: bytes, cuts: list[int]) -> None:
     def take(chunks: list[bytes]) -> tuple[str, list[str]]:
         lines: list[str] = []
-        output = CommandOutput(lambda line, is_stderr: lines.append(line))
+        output = CommandOutput(lambda line, _is_stderr: lines.append(line))
         for chunk in chunks:
             output.feed(chunk, False)
         output.finish()
         return output.text(), lines
 
     edges = sorted({0, len(data), *(cut for cut in cuts if cut < len(data))})
-    chunks = [data[start:end] for start, end in zip(edges, edges[1:], strict=False)]
+    chunks = [data[start:end] for start, end in pairwise(edges)]
     assert take(chunks) == take([data])
 
 
 def test_a_line_of_one_stream_is_not_broken_by_the_other() -> None:
-    output = CommandOutput(lambda line, is_stderr: None)
+    output = CommandOutput(lambda _line, _is_stderr: None)
     output.feed(b"half a ", False)
     output.feed(b"from the other\n", True)
     output.feed(b"line\n", False)
@@ -54,7 +56,7 @@ def test_a_line_of_one_stream_is_not_broken_by_the_other() -> None:
 
 def test_a_line_without_end_comes_out_in_pieces() -> None:
     lines: list[str] = []
-    output = CommandOutput(lambda line, is_stderr: lines.append(line))
+    output = CommandOutput(lambda line, _is_stderr: lines.append(line))
     for _ in range(20):
         output.feed(b"x" * 1_000, False)
     assert lines
@@ -63,7 +65,7 @@ def test_a_line_without_end_comes_out_in_pieces() -> None:
 
 def test_live_output_ends_with_a_note_when_there_is_too_much_and_the_text_goes_on() -> None:
     lines: list[str] = []
-    output = CommandOutput(lambda line, is_stderr: lines.append(line))
+    output = CommandOutput(lambda line, _is_stderr: lines.append(line))
     for number in range(LIVE_LINES * 2):
         output.feed(b"%d\n" % number, False)
     assert len(lines) == LIVE_LINES

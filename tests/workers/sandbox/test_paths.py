@@ -36,7 +36,16 @@ def test_a_path_that_does_not_exist_yet_is_taken(root: Path) -> None:
 
 @pytest.mark.parametrize(
     "given",
-    ["..", "../secret.txt", "/etc/passwd", "out/secret.txt", "out.txt", "out/new", "src/../../secret.txt", "/proc/self/root"],
+    [
+        "..",
+        "../secret.txt",
+        "/etc/passwd",
+        "out/secret.txt",
+        "out.txt",
+        "out/new",
+        "src/../../secret.txt",
+        "/proc/self/root",
+    ],
 )
 def test_a_path_that_leads_out_is_refused_with_a_sentence_that_says_so(root: Path, given: str) -> None:
     with pytest.raises(OutsideProject, match="outside the project"):

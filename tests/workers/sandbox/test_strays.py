@@ -14,7 +14,7 @@ ROOT = Path(__file__).resolve().parents[3]
 
 WORKER = """
 import subprocess, sys
-from workers.sandbox.strays import become_subreaper, kill_strays
+from protocol.process_tree import become_subreaper, kill_strays
 become_subreaper()
 subprocess.run(["sh", "-c", sys.argv[1]], stdin=subprocess.DEVNULL)
 print("left", flush=True)
@@ -67,10 +67,10 @@ def test_processes_of_others_are_left_alone() -> None:
 
 WORKER_WITHOUT_PROC = """
 import subprocess, sys
-from workers.sandbox import strays
-strays._process_table = strays._process_table_of_ps
+from protocol import process_tree
+process_tree._process_table = process_tree._process_table_of_ps
 subprocess.Popen(["sh", "-c", sys.argv[1]], stdout=subprocess.PIPE).stdout.read(1)
-print(strays.kill_strays(), flush=True)
+print(process_tree.kill_strays(), flush=True)
 """
 
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import stat
+from functools import partial
 
 import pytest
 import trio
@@ -14,7 +15,10 @@ def one(old: str, new: str, **more: bool) -> list[dict[str, object]]:
 
 async def test_only_the_given_piece_changes(project: Project) -> None:
     project.write("a.py", "x = 1\ny = 2\n").chmod(0o755)
-    assert await project.text("Edit", file_path="a.py", replacements=one("y = 2", "y = 3")) == "Edited a.py: 1 place changed."
+    assert (
+        await project.text("Edit", file_path="a.py", replacements=one("y = 2", "y = 3"))
+        == "Edited a.py: 1 place changed."
+    )
     assert (project.root / "a.py").read_bytes() == b"x = 1\ny = 3\n"
     assert stat.S_IMODE((project.root / "a.py").stat().st_mode) == 0o755
     assert project.names() == ["a.py"]
@@ -121,6 +125,6 @@ async def test_edits_of_one_file_that_run_at_once_are_all_kept(project: Project)
     project.write("a.txt", "".join(f"[{n}]\n" for n in range(30)))
     async with trio.open_nursery() as nursery:
         for n in range(30):
-            call = one(f"[{n}]", f"<{n}>")
-            nursery.start_soon(lambda call=call: project.text("Edit", file_path="a.txt", replacements=call))
+            edit = partial(project.text, "Edit", file_path="a.txt", replacements=one(f"[{n}]", f"<{n}>"))
+            nursery.start_soon(edit)
     assert (project.root / "a.txt").read_text() == "".join(f"<{n}>\n" for n in range(30))
