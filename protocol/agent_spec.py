@@ -38,6 +38,20 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     trust: Trust | None = None
 
 
+class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
+    """What one agent may take of the machine; None: no ceiling.
+
+    ``memory_bytes`` bounds the address space of the worker itself, not of the tools it starts: many runtimes reserve
+    far more than they use. The others hold for its tools too: ``cpu_seconds`` and ``open_files`` for each process,
+    ``file_bytes`` for each file that is written.
+    """
+
+    memory_bytes: int | None = None
+    cpu_seconds: int | None = None
+    open_files: int | None = None
+    file_bytes: int | None = None
+
+
 class ModelSettings(msgspec.Struct, frozen=True, kw_only=True):
     """How to reach a model and what to ask of it.
 

@@ -2,8 +2,10 @@
 
 ProtocolError
 ├── FrameTooLarge       a length prefix over the limit; nothing was allocated for it
+├── FrameCutOff         the stream ended inside a frame
 ├── FrameUndecodable    a whole frame that is no message of the expected union
-└── HandshakeMismatch   supervisor and worker are of different versions
+├── HandshakeMismatch   supervisor and worker are of different versions
+└── ScenarioError       a scenario file that can't be used; defined in `protocol.scenario`
 """
 
 

@@ -18,6 +18,7 @@ from protocol.framing import MAX_FRAME_BYTES, FrameSplitter, frame
 Incoming = TypeVar("Incoming")
 
 RECEIVE_BYTES = 256 * 1024
+SEND_BYTES = 256 * 1024
 HIGH_WATER_BYTES = 1024 * 1024
 
 
@@ -40,6 +41,7 @@ class FrameStream(Generic[Incoming]):
         self._bad_frame: FrameUndecodable | None = None
         self._outgoing = bytearray()
         self._writing = 0
+        self._progress_at = float("inf")
         self._wake = trio.Event()
         self._idle = trio.Event()
         self._idle.set()
@@ -103,18 +105,32 @@ class FrameStream(Generic[Incoming]):
         while True:
             await self._wake.wait()
             self._wake = trio.Event()
-            data, self._outgoing = self._outgoing, bytearray()
+            data, self._outgoing = memoryview(self._outgoing), bytearray()
             self._writing = len(data)
             try:
-                await self._stream.send_all(data)
+                while data:
+                    self._progress_at = trio.current_time()
+                    await self._stream.send_all(data[:SEND_BYTES])
+                    data = data[SEND_BYTES:]
             except (trio.BrokenResourceError, trio.ClosedResourceError):
                 self.broken = True
                 self._outgoing.clear()
                 return
             finally:
                 self._writing = 0
+                self._progress_at = float("inf")
                 if not self._outgoing:
                     self._idle.set()
+
+    async def stalled(self, seconds: float) -> None:
+        """Return once the peer has taken nothing for ``seconds`` of what is being written; else never."""
+        while True:
+            await trio.sleep(seconds / 2)
+            if trio.current_time() - self._progress_at >= seconds:
+                # After a pause of our own process the peer must get the chance to read.
+                await trio.sleep(seconds / 20)
+                if trio.current_time() - self._progress_at >= seconds:
+                    return
 
     async def aclose(self) -> None:
         """Close the stream; what was not flushed is lost."""

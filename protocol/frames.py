@@ -4,8 +4,9 @@ Upward (worker to supervisor) travel the `WorkerRecord` lines and the requests b
 answers. Both directions are one ordered stream each, so nothing overtakes: what a worker said before it asked for a
 grant has been handled when the grant is answered.
 
-A worker's life: ``Ready`` up; ``Start``, any number of ``History`` and one ``Prompt`` down; then the turn; ``Finished``
-up and the end of the stream.
+A worker's life: ``Ready`` up; ``Start``, any number of ``History`` and one ``Prompt`` down, or a ``Resume`` in its
+place where an earlier worker of the same agent had begun the turn; then the turn; ``Finished`` up and the end of the
+stream.
 """
 
 from __future__ import annotations
@@ -14,8 +15,8 @@ from typing import Literal, TypeAlias
 
 import msgspec
 
-from protocol.agent_spec import AgentSpec, ModelSettings, Trust
-from protocol.content import Message, ToolCall
+from protocol.agent_spec import AgentSpec, Ceilings, ModelSettings, Trust
+from protocol.content import Message, ToolCall, ToolResult
 from protocol.records import AgentOutcome, WorkerRecord
 from protocol.usage import Usage
 
@@ -37,6 +38,12 @@ class Ready(Frame, frozen=True, kw_only=True, tag="ready"):
 
     version: int
     pid: int
+
+
+class Heartbeat(Frame, frozen=True, kw_only=True, tag="heartbeat"):
+    """The worker's event loop runs. ``memory_bytes`` is the memory of its own (resident, without what it shares)."""
+
+    memory_bytes: int
 
 
 class ToolCallOpened(Frame, frozen=True, kw_only=True, tag="tool_call_opened"):
@@ -72,7 +79,8 @@ class Commit(Frame, frozen=True, kw_only=True, tag="commit"):
     """Store these items of the transcript, and count ``usage`` for the call of ``grant``, in one transaction.
 
     ``number`` counts a worker's commits from 1; the supervisor answers each with `Committed`. ``iterations`` is the
-    number of model calls that the turn has made so far.
+    number of model calls that the turn has made so far. ``files`` are the content hashes of the files that the agent
+    has seen since its last commit, by path: a restarted worker goes on from them.
     """
 
     number: int
@@ -80,6 +88,7 @@ class Commit(Frame, frozen=True, kw_only=True, tag="commit"):
     usage: Usage | None = None
     grant: int | None = None
     iterations: int = 0
+    files: dict[str, str] = {}  # msgspec copies it for each frame
 
 
 class SpawnRequest(Frame, frozen=True, kw_only=True, tag="spawn_request"):
@@ -112,7 +121,7 @@ class Start(Frame, frozen=True, kw_only=True, tag="start"):
 
     ``tools`` are the names of the tools it is offered. ``agents`` are those it may delegate to, name and description.
     ``is_main`` is true for the main agent only, which streams. ``max_iterations`` is its cap of model calls in a turn,
-    ``retry_delay`` the wait before the first resend in seconds.
+    ``retry_delay`` the wait before the first resend and ``heartbeat`` the time between two heartbeats, in seconds.
     """
 
     agent_id: str
@@ -125,6 +134,8 @@ class Start(Frame, frozen=True, kw_only=True, tag="start"):
     agents: dict[str, str]
     max_iterations: int
     retry_delay: float = 1.0
+    heartbeat: float = 5.0
+    ceilings: Ceilings = Ceilings()
 
 
 class History(Frame, frozen=True, kw_only=True, tag="history"):
@@ -137,6 +148,22 @@ class Prompt(Frame, frozen=True, kw_only=True, tag="prompt"):
     """Begin a turn."""
 
     text: str
+
+
+class Resume(Frame, frozen=True, kw_only=True, tag="resume"):
+    """Go on with the turn that a worker before you began; the history is what it had committed.
+
+    Calls of the last reply that have no result in the history: ``results`` has those whose end is known, and
+    ``delegations`` those whose sub-agent goes on, call id to the ``request`` under which its `ChildResult` will come.
+    Between them they name every such call. ``requests`` is the largest number that a request had so far. ``files`` is
+    as in `Commit`, of all commits.
+    """
+
+    iterations: int
+    requests: int = 0
+    results: tuple[ToolResult, ...] = ()
+    delegations: dict[str, int] = {}
+    files: dict[str, str] = {}
 
 
 class GrantAnswer(Frame, frozen=True, kw_only=True, tag="grant_answer"):
@@ -173,6 +200,6 @@ class Cancel(Frame, frozen=True, kw_only=True, tag="cancel"):
 
 
 UpwardFrame: TypeAlias = (
-    Ready | ToolCallOpened | AskGrant | CallFailed | Commit | SpawnRequest | Finished | WorkerRecord
+    Ready | Heartbeat | ToolCallOpened | AskGrant | CallFailed | Commit | SpawnRequest | Finished | WorkerRecord
 )
-DownwardFrame: TypeAlias = Start | History | Prompt | GrantAnswer | Committed | ChildResult | Cancel
+DownwardFrame: TypeAlias = Start | History | Prompt | Resume | GrantAnswer | Committed | ChildResult | Cancel

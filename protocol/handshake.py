@@ -11,6 +11,9 @@ WORKER_ENTRY = "workers.start:run_worker"
 """Where a worker process begins. The one name that crosses from the supervisor to the workers: it is resolved in the
 child only."""
 
+OUT_OF_MEMORY_EXIT_CODE = 73
+"""A worker that ran into its memory ceiling exits with this code: there may be no memory left to say so in a frame."""
+
 
 def check_ready(message: msgspec.Struct) -> Ready:
     """``message`` as the greeting of a worker; raises `HandshakeMismatch` for any other or another version."""

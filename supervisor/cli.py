@@ -15,7 +15,11 @@ from types import FrameType
 INTERRUPTED = 130
 STDOUT_CLOSED = 141
 
-COMMANDS: dict[str, str] = {}
+COMMANDS: dict[str, str] = {
+    "kill": "supervisor.live.commands:kill",
+    "ps": "supervisor.live.commands:ps",
+    "tail": "supervisor.live.commands:tail",
+}
 """Commands beside the one-shot run: first word -> ``module:function``.
 
 The function takes the arguments after that word and returns the exit code.

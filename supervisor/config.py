@@ -11,10 +11,12 @@ from typing import Literal, TextIO, TypeAlias, cast, get_args
 
 import msgspec
 
-from protocol.agent_spec import ModelSettings, Trust
+from protocol.agent_spec import Ceilings, ModelSettings, Trust
 from supervisor.agents import AgentCatalog, load_agents, narrower_trust
 from supervisor.builtin_agents import DEFAULT_AGENT
+from supervisor.core.admission import MemoryLimits
 from supervisor.core.grants import TreeLimits
+from supervisor.core.worker_times import WorkerTimes
 from supervisor.errors import WrongUsage
 from supervisor.flags import FlagValues
 from supervisor.model_choice import ModelFlags, choose_model, key_variables
@@ -48,8 +50,11 @@ class OneShotSettings(msgspec.Struct, frozen=True, kw_only=True):
     limits: TreeLimits
     timeout: float | None
     retry_delay: float
-    cancel_grace: float
     quiet: bool
+    restart: bool
+    worker_times: WorkerTimes
+    ceilings: Ceilings
+    memory: MemoryLimits
 
 
 def read_settings(values: FlagValues, environ: Mapping[str, str], stdin: TextIO | None) -> OneShotSettings:
@@ -59,7 +64,14 @@ def read_settings(values: FlagValues, environ: Mapping[str, str], stdin: TextIO 
     """
     prompt = given_prompt(values, stdin)
     retry_delay = values.number("retry-delay", zero=True)
-    cancel_grace = values.number("cancel-grace", zero=True)
+    worker_times = _read_worker_times(values)
+    ceilings = Ceilings(
+        memory_bytes=values.size("agent-memory"),
+        cpu_seconds=values.whole_number("agent-cpu-seconds"),
+        open_files=values.whole_number("agent-open-files", least=64),
+        file_bytes=values.size("agent-file-size"),
+    )
+    memory = MemoryLimits(free=values.size("mem-free") or MemoryLimits().free, tree=values.size("tree-memory"))
     asked_trust = cast(Trust, values.choice("trust", get_args(Trust), "auto"))
     output_format = cast(OutputFormat, values.choice("output-format", get_args(OutputFormat), "text"))
     limits = _read_limits(values)
@@ -85,8 +97,11 @@ def read_settings(values: FlagValues, environ: Mapping[str, str], stdin: TextIO 
         limits=limits,
         timeout=timeout,
         retry_delay=1.0 if retry_delay is None else retry_delay,
-        cancel_grace=2.0 if cancel_grace is None else cancel_grace,
         quiet=quiet,
+        restart=not values.switch("no-restart"),
+        worker_times=worker_times,
+        ceilings=ceilings,
+        memory=memory,
     )
 
 
@@ -100,6 +115,15 @@ def _read_limits(values: FlagValues) -> TreeLimits:
         max_agents=defaults.max_agents if agents is None else agents,
         max_parallel_agents=values.whole_number("max-parallel-agents") or defaults.max_parallel_agents,
         max_agent_depth=defaults.max_agent_depth if depth is None else depth,
+    )
+
+
+def _read_worker_times(values: FlagValues) -> WorkerTimes:
+    defaults = WorkerTimes()
+    grace = values.number("cancel-grace", zero=True)
+    return WorkerTimes(
+        grace=defaults.grace if grace is None else grace,
+        silence=values.number("heartbeat-timeout") or defaults.silence,
     )
 
 

@@ -19,6 +19,9 @@ _BY_CODE = {
     "server_error": TRY_AGAIN_LATER,
     "stream_failed": TRY_AGAIN_LATER,
     "storage_failed": STORAGE,
+    "storage_full": STORAGE,
+    "store_corrupt": STORAGE,
+    "store_newer": STORAGE,
     "stdout_closed": STDOUT_CLOSED,
 }
 

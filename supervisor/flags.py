@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn
 
@@ -66,9 +67,21 @@ ONE_SHOT_FLAGS: dict[str, tuple[Flag, ...]] = {
         Flag("idle-timeout", "S", "for a silent model (default: 300)"),
         Flag("call-timeout", "S", "for one whole model call (default: 1800)"),
         Flag("cancel-grace", "S", "for a cancelled agent before it is killed (default: 2)"),
+        Flag("heartbeat-timeout", "S", "for an agent's process that gives no sign of life (default: 15)"),
+    ),
+    "processes; a SIZE is in bytes or has K, M, G behind it": (
+        Flag("no-restart", "", "an agent whose process died is given up at once"),
+        Flag("agent-memory", "SIZE", "address space of one agent's process, its tools not counted"),
+        Flag("agent-cpu-seconds", "S", "processor time of each process of an agent"),
+        Flag("agent-open-files", "N", "open files of each process of an agent"),
+        Flag("agent-file-size", "SIZE", "of each file that an agent or its tools write"),
+        Flag("tree-memory", "SIZE", "memory of all agents together before a new one waits"),
+        Flag("mem-free", "SIZE", "memory the machine keeps free before a new agent waits (default: 512M)"),
     ),
 }
 """The flags of a one-shot run under the headings of its help."""
+
+_SIZE = re.compile(r"([0-9]{1,16})([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 DESCRIPTION = (
     "Run a coding agent, its tools and its parallel sub-agents to the end, each agent in a process of its own."
@@ -114,6 +127,17 @@ class FlagValues:
         if value not in known:
             raise WrongUsage(f"{source} is one of {', '.join(known)}, not {value!r}")
         return value
+
+    def size(self, name: str) -> int | None:
+        """A number of bytes over 0, as a whole number with K, M, G or T behind it, or nothing; powers of 1024."""
+        value, source = self._sourced(name)
+        if value is None:
+            return None
+        match = _SIZE.fullmatch(value.strip())
+        size = int(match[1]) << (10 * " KMGT".index(match[2].upper() or " ")) if match else 0
+        if not 0 < size <= MAX_WHOLE_NUMBER:
+            raise WrongUsage(f"{source} takes a size such as 512M or 4G, not {value!r}")
+        return size
 
     def whole_number(self, name: str, *, least: int = 1) -> int | None:
         """A whole number from ``least`` to `MAX_WHOLE_NUMBER`."""

@@ -34,6 +34,7 @@ from supervisor.sinks.notes import NotesSink, write_note
 from supervisor.sinks.sink import Sink
 from supervisor.sinks.stdout_writer import StdoutWriter
 from supervisor.sinks.table import FORMATS
+from supervisor.spawn import FreshSpawner, Spawner
 from supervisor.store.session_store import SessionStore
 from supervisor.version import installed_version
 
@@ -45,7 +46,7 @@ _KINDS: dict[str, TurnKind] = {"complete": "complete", "cancelled": "cancelled",
 """Outcomes that are kinds of a turn's end; every other one is an ``error``."""
 
 
-def run_one_shot(settings: OneShotSettings) -> int:
+def run_one_shot(settings: OneShotSettings, spawner: Spawner | None = None) -> int:
     """Run ``settings.prompt`` to its end and return the exit code.
 
     Raises `UnknownSession`, `SessionLocked` or `StorageFailed` before anything is written on stdout.
@@ -61,22 +62,25 @@ def run_one_shot(settings: OneShotSettings) -> int:
     else:
         store = SessionStore.open(settings.state_folder, settings.session_id)
     become_subreaper()
+    spawner = spawner or FreshSpawner()
     try:
-        return trio.run(_one_shot, settings, store)
+        return trio.run(_one_shot, settings, store, spawner)
     finally:
         store.close()
+        spawner.close()
         kill_strays()
 
 
-async def _one_shot(settings: OneShotSettings, store: SessionStore) -> int:
-    return await OneShot(settings, store).run()
+async def _one_shot(settings: OneShotSettings, store: SessionStore, spawner: Spawner) -> int:
+    return await OneShot(settings, store, spawner).run()
 
 
 class OneShot:
     """The turn of a one-shot run, and the ways out of it."""
 
-    def __init__(self, settings: OneShotSettings, store: SessionStore) -> None:
+    def __init__(self, settings: OneShotSettings, store: SessionStore, spawner: Spawner) -> None:
         self._settings = settings
+        self._spawner = spawner
         self._store = store
         self._stdout = StdoutWriter()
         sinks: list[Sink] = [FORMATS[settings.output_format](self._stdout)]
@@ -93,10 +97,11 @@ class OneShot:
         """Run the turn; return the exit code."""
         with _signal_receiver() as signals:
             async with trio.open_nursery() as nursery:
-                run = Run(self._settings, self._store, self._hub, nursery)
+                run = Run(self._settings, self._store, self._hub, self._spawner, nursery)
+                nursery.start_soon(self._spawner.run)
                 self._open_stream()
                 life = run.start_main(self._settings.prompt)
-                nursery.start_soon(run.run_grant_clock)
+                nursery.start_soon(run.grants.run_clock)
                 nursery.start_soon(self._obey_signals, signals, run)
                 nursery.start_soon(self._watch_stdout, run)
                 if self._settings.timeout is not None:

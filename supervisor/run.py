@@ -6,26 +6,26 @@ out what they say.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import trio
 
 from protocol.agent_spec import AgentSpec, ModelSettings, Trust
-from protocol.frames import AskGrant, ChildResult, Finished, GrantAnswer, SpawnRequest, Start
+from protocol.content import Message
+from protocol.frames import ChildResult, Finished, SpawnRequest, Start
 from protocol.records import AgentSummary, SubAgentEnd, SubAgentStart
 from protocol.tool_names import tools_of
-from protocol.usage import Usage
+from supervisor.admission import Admission
+from supervisor.agent_life import AgentLife, Assignment
 from supervisor.agents import narrower_trust
 from supervisor.config import OneShotSettings
 from supervisor.core.agent_tree import AgentTree
 from supervisor.core.child_report import child_report
-from supervisor.core.grants import Admitted, Decision, Go, Grants
 from supervisor.core.usage_tree import UsageTree
 from supervisor.errors import StorageFailed, SupervisorError
+from supervisor.grant_gate import GrantGate
 from supervisor.hub import Hub
 from supervisor.model_choice import for_agent
+from supervisor.spawn import Spawner
 from supervisor.store.session_store import SessionStore
-from supervisor.worker_life import Assignment, WorkerLife
 
 MAIN_ITERATIONS = 200
 CHILD_ITERATIONS = 30
@@ -35,28 +35,29 @@ CHILD_ITERATIONS = 30
 class Run:
     """The agents of one process's part of a session.
 
-    Everything is called in trio's thread; what is sync never blocks. ``stop`` is set when something other than an agent
-    ends the run: it holds the ending and the exit code is decided by it.
+    Everything is called in trio's thread; what is sync never blocks.
     """
 
-    def __init__(self, settings: OneShotSettings, store: SessionStore, hub: Hub, nursery: trio.Nursery) -> None:
+    def __init__(
+        self, settings: OneShotSettings, store: SessionStore, hub: Hub, spawner: Spawner, nursery: trio.Nursery
+    ) -> None:
         self.settings = settings
         self.store = store
         self.hub = hub
+        self.spawner = spawner
         self.tree = AgentTree()
         self.usage = UsageTree(base=store.usage_by_agent())
+        self.grants = GrantGate(settings.limits)
+        self.admission = Admission(settings.memory, hub, self._memory_in_use)
         self.uncertain_calls = store.uncertain_calls()
-        self.stopped_by: Finished | None = None
-        self._grants = Grants(settings.limits)
-        self._grants_changed = trio.Event()
+        self.lives: dict[str, AgentLife] = {}
+        self._uncertain: dict[str, int] = {}
+        self._is_stopped = False
         self._nursery = nursery
-        self._lives: dict[str, WorkerLife] = {}
-        self._assignments: dict[str, Assignment] = {}
-        self._agents_made = 0
 
     # -- agents -------------------------------------------------------------------------------------------------------
 
-    def start_main(self, prompt: str) -> WorkerLife:
+    def start_main(self, prompt: str) -> AgentLife:
         """Start the main agent; it goes on from the session's stored transcript."""
         agent_id = self.store.main_agent_id
         spec = self.settings.catalog.get(self.settings.agent_name)
@@ -66,92 +67,108 @@ class Run:
         self.hub.tagger.know_agent(agent_id, None, "main")
         return self._begin(Assignment(start=start, history=self.store.history(agent_id), prompt=prompt))
 
-    def start_child(self, parent: WorkerLife, request: SpawnRequest) -> None:
+    def start_child(self, parent: AgentLife, request: SpawnRequest) -> None:
         """Start the sub-agent that ``parent`` asks for, or tell it why not. Its end comes as a `ChildResult`."""
         refusal = self.tree.may_spawn(parent.agent_id, self.settings.limits)
         if refusal is not None:
             self._refuse(parent, request, Finished(outcome="limit", code=refusal.code, message=refusal.message))
             return
-        assignment = self._assignments[parent.agent_id].start
         try:
             spec = self.settings.catalog.get(request.agent_name)
-            model = for_agent(spec, assignment.model, self.settings.environ)
+            model = for_agent(spec, parent.start.model, self.settings.environ)
         except SupervisorError as error:
             self._refuse(parent, request, Finished(outcome="error", code=error.code, message=str(error)))
             return
-        self._agents_made += 1
-        agent_id = f"{request.agent_name}-{self.store.epoch}-{self._agents_made}"
-        trust = narrower_trust(assignment.trust, spec)
+        agent_id = f"{spec.name}-{self.store.epoch}-{len(self.lives)}"
+        trust = narrower_trust(parent.start.trust, spec)
         self.tree.add(agent_id, parent_agent_id=parent.agent_id, parent_call_id=request.call_id, agent_name=spec.name)
         self.usage.add_node(agent_id, parent.agent_id, spec.name)
         self.hub.tagger.know_agent(agent_id, request.call_id, spec.name)
         self.store.add_agent(agent_id, parent.agent_id, request.call_id, spec.name, request.prompt)
-        self.hub.publish(SubAgentStart(agent_name=spec.name, agent_id=agent_id, prompt=request.prompt), agent_id)
+        record = SubAgentStart(agent_name=spec.name, agent_id=agent_id, prompt=request.prompt)
+        self.hub.publish(record, agent_id)
         start = self._start(agent_id, spec, model, trust, is_main=False)
+        self.grants.park(parent.agent_id)
+        self.tree.set_state(parent.agent_id, "waiting")
         life = self._begin(Assignment(start=start, history=(), prompt=request.prompt))
-        self._apply(self._grants.park(parent.agent_id))
         self._nursery.start_soon(self._hand_back, parent, request, life)
 
     def _start(self, agent_id: str, spec: AgentSpec, model: ModelSettings, trust: Trust, *, is_main: bool) -> Start:
+        settings = self.settings
         return Start(
             agent_id=agent_id,
             spec=spec,
             model=model,
-            project_root=str(self.settings.project_root),
+            project_root=str(settings.project_root),
             trust=trust,
             is_main=is_main,
             tools=tools_of(spec),
-            agents={name: agent.description for name, agent in self.settings.catalog.specs().items()},
+            agents={name: agent.description for name, agent in settings.catalog.specs().items()},
             max_iterations=spec.max_iterations or (MAIN_ITERATIONS if is_main else CHILD_ITERATIONS),
-            retry_delay=self.settings.retry_delay,
+            retry_delay=settings.retry_delay,
+            heartbeat=settings.worker_times.silence / 3,
+            ceilings=settings.ceilings,
         )
 
-    def _begin(self, assignment: Assignment) -> WorkerLife:
-        life = WorkerLife(self, assignment)
-        self._lives[life.agent_id] = life
-        self._assignments[life.agent_id] = assignment
+    def _begin(self, assignment: Assignment) -> AgentLife:
+        life = AgentLife(self, assignment, self._nursery)
+        self.lives[life.agent_id] = life
         self._nursery.start_soon(life.live)
         return life
 
-    def _refuse(self, parent: WorkerLife, request: SpawnRequest, ending: Finished) -> None:
+    def _refuse(self, parent: AgentLife, request: SpawnRequest, ending: Finished) -> None:
         text = child_report(request.agent_name, ending)
-        parent.tell(ChildResult(request=request.request, outcome=ending.outcome, text=text))
+        parent.hand_back(ChildResult(request=request.request, outcome=ending.outcome, text=text))
 
-    async def _hand_back(self, parent: WorkerLife, request: SpawnRequest, life: WorkerLife) -> None:
+    async def _hand_back(self, parent: AgentLife, request: SpawnRequest, life: AgentLife) -> None:
         await life.ended.wait()
-        if not any(child.is_live for child in self.tree.children(parent.agent_id)):
-            self._apply(self._grants.unpark(parent.agent_id))
-        text = child_report(life.agent_name, life.ending, life.last_text)
-        parent.tell(ChildResult(request=request.request, outcome=life.ending.outcome, text=text))
+        node = self.tree[parent.agent_id]
+        if node.state == "waiting" and not any(child.is_live for child in self.tree.children(parent.agent_id)):
+            self.grants.unpark(parent.agent_id)
+            self.tree.set_state(parent.agent_id, "running")
+        text = child_report(life.agent_name, life.ending, life.frames.last_text)
+        parent.hand_back(ChildResult(request=request.request, outcome=life.ending.outcome, text=text))
 
-    def agent_over(self, life: WorkerLife, *, is_dead: bool) -> None:
-        """Write the end of ``life``'s agent. ``is_dead``: its process died; a call it had in flight is uncertain."""
-        agent_id = life.agent_id
-        uncertain = self._grants.open_calls(agent_id) if is_dead else 0
-        self.uncertain_calls += uncertain
-        self._apply(self._grants.leave(agent_id))
-        self.tree.end(agent_id, life.ending.outcome)
-        self.store.end_agent(agent_id, life.ending.outcome, uncertain)
+    def agent_over(self, life: AgentLife) -> None:
+        """Write the end of ``life``'s agent."""
+        agent_id, outcome = life.agent_id, life.ending.outcome
+        self.grants.leave(agent_id)
+        restarts = self.tree.end(agent_id, outcome).restarts
+        self.store.end_agent(agent_id, outcome, self._uncertain.get(agent_id, 0))
         if self.tree[agent_id].parent_agent_id is None:
             return
         end = SubAgentEnd(
             agent_name=life.agent_name,
             agent_id=agent_id,
-            outcome=life.ending.outcome,
+            outcome=outcome,
             usage=self.usage.total(agent_id),
             elapsed_ms=life.elapsed_ms,
-            restarts=0,
+            restarts=restarts,
         )
         self.hub.publish(end, agent_id)
 
     async def end_children(self, agent_id: str) -> None:
         """Cancel the children of ``agent_id`` that still live and wait for their ends."""
         ending = Finished(outcome="cancelled", code="cancelled", message="the agent that asked for it ended")
-        lives = [self._lives[child.agent_id] for child in self.tree.children(agent_id)]
+        lives = [self.lives[child.agent_id] for child in self.tree.children(agent_id)]
         for life in lives:
             life.cancel(ending)
         for life in lives:
             await life.ended.wait()
+
+    def count_uncertain(self, agent_id: str, calls: int) -> None:
+        """``calls`` of the agent were in flight when its process died: the server may have billed them."""
+        self.uncertain_calls += calls
+        self._uncertain[agent_id] = self._uncertain.get(agent_id, 0) + calls
+
+    async def read_history(self, agent_id: str) -> tuple[Message, ...]:
+        """All that is committed of an agent's transcript; raises `StorageFailed`."""
+        await self.store.flush().wait()
+        return await trio.to_thread.run_sync(self.store.history, agent_id)
+
+    def _memory_in_use(self) -> tuple[int, int]:
+        running = [life.frames.memory_bytes for life in self.lives.values() if life.pid is not None]
+        return sum(running), len(running)
 
     def summaries(self) -> tuple[AgentSummary, ...]:
         """The tree of agents of this run, parents before children."""
@@ -172,70 +189,19 @@ class Run:
 
     def stop(self, ending: Finished) -> None:
         """End every agent: the main agent as ``ending`` says, all others as cancelled. The first call counts."""
-        if self.stopped_by is not None:
+        if self._is_stopped:
             return
-        self.stopped_by = ending
-        self._apply(self._grants.close(ending.code, ending.message))
+        self._is_stopped = True
+        self.grants.close(ending.code, ending.message)
         child_ending = Finished(outcome="cancelled", code=ending.code, message=ending.message)
-        for agent_id, life in self._lives.items():
+        for agent_id, life in self.lives.items():
             life.cancel(ending if self.tree[agent_id].parent_agent_id is None else child_ending)
 
     def kill_all(self) -> None:
-        """Kill every worker at once; their agents end as cancelled if the run was stopped before."""
-        for life in self._lives.values():
+        """Kill every worker at once; call `stop` first, so that their agents end as it says."""
+        for life in self.lives.values():
             life.kill()
 
     def storage_failed(self, error: StorageFailed) -> None:
         """A commit could not be written: no tool runs without its row, so the run ends."""
         self.stop(Finished(outcome="error", code=error.code, message=str(error)))
-
-    # -- grants -------------------------------------------------------------------------------------------------------
-
-    def admit(self, agent_id: str) -> None:
-        """Ask for a place among the agents that run at once."""
-        self._apply(self._grants.admit(agent_id))
-
-    def ask(self, agent_id: str, frame: AskGrant, model: ModelSettings) -> None:
-        """A worker wants to make a model call; the answer goes to it when there is one."""
-        self._apply(
-            self._grants.ask(
-                trio.current_time(),
-                agent_id,
-                frame.grant,
-                f"{model.provider} {model.base_url}",
-                frame.prompt_tokens,
-                frame.max_tokens,
-            )
-        )
-
-    def count(self, agent_id: str, grant: int, usage: Usage) -> None:
-        """A granted call brought a reply that used ``usage``."""
-        self.usage.add(agent_id, usage)
-        self._apply(self._grants.settle(trio.current_time(), agent_id, grant, usage))
-
-    def call_failed(self, agent_id: str, grant: int, held: float | None) -> None:
-        """A granted call failed; for a rate limit the endpoint is held for ``held`` seconds."""
-        self._apply(self._grants.fail(trio.current_time(), agent_id, grant, held))
-
-    async def run_grant_clock(self) -> None:
-        """Let held endpoints go when their time has come; runs until cancelled."""
-        while True:
-            self._grants_changed = trio.Event()
-            deadline = self._grants.next_deadline()
-            with trio.move_on_at(float("inf") if deadline is None else deadline):
-                await self._grants_changed.wait()
-                continue
-            self._apply(self._grants.tick(trio.current_time()))
-
-    def _apply(self, decisions: Sequence[Decision]) -> None:
-        for decision in decisions:
-            life = self._lives[decision.agent_id]
-            if isinstance(decision, Admitted):
-                life.admitted.set()
-            elif isinstance(decision, Go):
-                life.tell(GrantAnswer(grant=decision.grant, decision="go", max_tokens=decision.max_tokens))
-            else:
-                life.tell(
-                    GrantAnswer(grant=decision.grant, decision="stop", code=decision.code, message=decision.message)
-                )
-        self._grants_changed.set()

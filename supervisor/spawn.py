@@ -13,6 +13,7 @@ import subprocess
 import sys
 from contextlib import suppress
 from pathlib import Path
+from typing import Protocol
 
 import msgspec
 import trio
@@ -69,12 +70,19 @@ class WorkerProcess:
         """Wait for the process's end; repeatable. Its group is killed before its pid is given back to the system."""
         if self._status is None:
             await _wait_for_exit(self.pid)
+        if self._status is None:
             self.kill()
             code = self._process.wait()
             self._status = ExitStatus(code, None) if code >= 0 else ExitStatus(None, -code)
             if self._process.stderr is not None:
                 self._process.stderr.close()
         return self._status
+
+    def terminate(self) -> None:
+        """SIGTERM to the worker's process group."""
+        if self._status is None:
+            with suppress(ProcessLookupError):
+                os.killpg(self.pid, signal.SIGTERM)
 
     def kill(self) -> None:
         """SIGKILL the worker's process group; harmless once it was waited for."""
@@ -121,3 +129,34 @@ def spawn_worker(kind: str) -> WorkerProcess:
 def _command(kind: str, channel_fd: int) -> list[str]:
     root = Path(protocol.__path__[0]).parent
     return [sys.executable, "-E", "-P", "-c", _BOOTSTRAP, str(root), WORKER_ENTRY, kind, str(channel_fd)]
+
+
+class Spawner(Protocol):
+    """Starts the workers of a run."""
+
+    async def spawn(self, kind: str) -> WorkerProcess:
+        """Start a worker of ``kind``; raises `OSError` when the system can't."""
+        ...
+
+    async def run(self) -> None:
+        """What the spawner has to do in the background, until cancelled."""
+        ...
+
+    def close(self) -> None:
+        """End what the spawner itself keeps running."""
+        ...
+
+
+class FreshSpawner:
+    """Starts each worker by exec."""
+
+    async def spawn(self, kind: str) -> WorkerProcess:
+        """Start a worker."""
+        return spawn_worker(kind)
+
+    async def run(self) -> None:
+        """Nothing to do."""
+        await trio.sleep_forever()
+
+    def close(self) -> None:
+        """Nothing to end."""

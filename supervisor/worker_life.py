@@ -1,292 +1,197 @@
-"""One agent's life: from its worker's start to the agent's one terminal event.
+"""One worker's life: from its process's start to its end, whatever that is.
 
-Whatever happens to the worker, the agent ends exactly once, its children have ended before it, and every call it had
-open has a result.
+The worker is an adversary as far as its frames go: it may send garbage, flood, fall silent, stop reading, close its
+channel and live on. Each of these ends in a `WorkerEnd` with its cause, within bounded time.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 import trio
 
-from protocol.codec import encode_json, upward_decoder
-from protocol.content import AssistantMessage, Message, Outcome, ToolCall, ToolResult
+from protocol.codec import upward_decoder
 from protocol.errors import ProtocolError
 from protocol.frame_stream import FrameStream
-from protocol.frames import (
-    AskGrant,
-    CallFailed,
-    Cancel,
-    Commit,
-    Committed,
-    DownwardFrame,
-    Finished,
-    History,
-    Prompt,
-    Ready,
-    SpawnRequest,
-    Start,
-    ToolCallOpened,
-    UpwardFrame,
-)
-from protocol.handshake import check_ready
-from protocol.records import AgentCrashed, CrashCause, ToolCallResult, ToolCallStart
-from supervisor.errors import StorageFailed
-from supervisor.spawn import ExitStatus, WorkerProcess, spawn_worker
+from protocol.frames import Cancel, DownwardFrame, Finished, UpwardFrame
+from protocol.handshake import OUT_OF_MEMORY_EXIT_CODE, check_ready
+from protocol.records import CrashCause
+from supervisor.core.worker_times import WorkerTimes
+from supervisor.spawn import ExitStatus, Spawner, WorkerProcess
 
-if TYPE_CHECKING:
-    from supervisor.run import Run
-    from supervisor.store.session_store import Ticket
+DRAIN_SECONDS = 0.2
+"""For what a dead worker had still sent, where something of its own holds its end of the channel open."""
 
 
-class Assignment(msgspec.Struct, frozen=True, kw_only=True):
-    """What an agent is to do: the worker's ``start``, the ``history`` it goes on from, and its ``prompt``."""
+class WorkerEnd(msgspec.Struct, frozen=True, kw_only=True):
+    """How a worker ended: with ``finished``, or with the ``cause`` of its death; None for both after a cancel."""
 
-    start: Start
-    history: Sequence[Message]
-    prompt: str
+    finished: Finished | None = None
+    cause: CrashCause | None = None
+    status: ExitStatus | None = None
+    detail: str = ""
 
 
 class WorkerLife:
-    """Drives one worker. ``ended`` is set once the agent is over, after ``ending`` says how."""
+    """Runs one worker process. ``handle`` takes each frame of it, in order, and may raise `ProtocolError`."""
 
-    def __init__(self, run: Run, assignment: Assignment) -> None:
-        self._run = run
-        self._assignment = assignment
-        self.agent_id = assignment.start.agent_id
-        self.agent_name = assignment.start.spec.name
-        self.started_at = trio.current_time()
-        self.admitted = trio.Event()
-        self.ended = trio.Event()
-        self.ending = Finished(outcome="error")
-        self._finished: Finished | None = None
-        self._cancelled = trio.Event()
-        self._cancel_ending = Finished(outcome="cancelled")
-        self._worker: WorkerProcess | None = None
+    def __init__(
+        self, handle: Callable[[UpwardFrame], None], room: Callable[[], Awaitable[None]], times: WorkerTimes
+    ) -> None:
+        self._handle = handle
+        self._room = room
+        self._times = times
+        self._process: WorkerProcess | None = None
         self._channel: FrameStream[UpwardFrame] | None = None
-        self._last_commit: Ticket | None = None
-        self._last_text = ""
-        self._violation: ProtocolError | None = None
-        self._closed_but_lived = False
+        self._cancelled = trio.Event()
+        self._is_greeted = False
+        self._finished: Finished | None = None
+        self._heard = float("inf")
+        self._judged: tuple[CrashCause, str] | None = None
 
-    # -- what others may ask of it ------------------------------------------------------------------------------------
+    @property
+    def pid(self) -> int | None:
+        """The process, once there is one."""
+        return None if self._process is None else self._process.pid
 
     def tell(self, message: DownwardFrame) -> None:
-        """Send ``message`` to the worker, if there still is one."""
+        """Send ``message``, if there is a worker to take it."""
         if self._channel is not None:
             self._channel.put(message)
 
-    def cancel(self, ending: Finished) -> None:
-        """End the agent as ``ending`` says, unless it is over already. Its children are ended with it."""
-        if not self._cancelled.is_set() and self._finished is None:
-            self._cancel_ending = ending
-            self._cancelled.set()
-            self.admitted.set()
+    def cancel(self, reason: str) -> None:
+        """Tell the worker to stop; it is killed if it has not in time, and at once if it has not begun."""
+        self._cancelled.set()
+        if self._is_greeted:
+            self.tell(Cancel(reason=reason))
+        else:
+            self.kill()
 
     def kill(self) -> None:
-        """Kill the worker at once; the life goes on to its end as ever."""
-        if self._worker is not None:
-            self._worker.kill()
+        """Kill the process at once."""
+        if self._process is not None:
+            self._process.kill()
 
-    # -- the life -----------------------------------------------------------------------------------------------------
-
-    async def live(self) -> None:
-        """Wait for a place, run the worker, see the agent to its end. Never raises for what the worker does."""
-        self._run.admit(self.agent_id)
-        await self.admitted.wait()
-        status: ExitStatus | None = None
-        if not self._cancelled.is_set():
-            try:
-                self._worker = spawn_worker("agent")
-            except OSError as error:
-                self._crash("spawn_failed", None, f"the process could not be started: {error.strerror}")
-            else:
-                status = await self._run_worker(self._worker)
-        await self._conclude(status)
-
-    async def _run_worker(self, worker: WorkerProcess) -> ExitStatus:
-        self._channel = channel = FrameStream(worker.stream, upward_decoder)
+    async def run(self, spawner: Spawner, assignment: Sequence[DownwardFrame]) -> WorkerEnd:
+        """Start a worker, give it ``assignment``, see it to its end. Never raises for what a worker does."""
+        try:
+            self._process = process = await spawner.spawn("agent")
+        except OSError as error:
+            return WorkerEnd(cause="spawn_failed", detail=f"its process could not be started: {error.strerror}")
+        if self._cancelled.is_set():
+            process.kill()
+        self._channel = channel = FrameStream(process.stream, upward_decoder)
         async with trio.open_nursery() as nursery:
-            nursery.start_soon(worker.collect_stderr)
-            nursery.start_soon(channel.run_writer)
-            nursery.start_soon(self._obey_cancel, worker)
-            try:
-                await self._converse(channel, nursery)
-            except ProtocolError as error:
-                # Nothing after a bad frame can be trusted.
-                self._violation = error
-                worker.kill()
-            with trio.move_on_after(self._run.settings.cancel_grace) as grace:
-                await worker.wait()
-            self._closed_but_lived = grace.cancelled_caught
-            worker.kill()
-            status = await worker.wait()
+            for task in (process.collect_stderr, channel.run_writer, self._watch_sending, self._watch_silence):
+                nursery.start_soon(task)
+            nursery.start_soon(self._obey_cancel)
+            await self._listen(process, channel, assignment)
+            status = await self._reap(process)
             nursery.cancel_scope.cancel()
         await channel.aclose()
-        return status
+        return self._end(process, status)
 
-    async def _obey_cancel(self, worker: WorkerProcess) -> None:
-        await self._cancelled.wait()
-        self.tell(Cancel(reason=self._cancel_ending.message))
-        await trio.sleep(self._run.settings.cancel_grace)
-        worker.kill()
+    # -- listening ----------------------------------------------------------------------------------------------------
 
-    async def _converse(self, channel: FrameStream[UpwardFrame], nursery: trio.Nursery) -> None:
-        """Handle what the worker says until it closes its end or has finished."""
-        is_greeted = False
+    async def _listen(
+        self, process: WorkerProcess, channel: FrameStream[UpwardFrame], assignment: Sequence[DownwardFrame]
+    ) -> None:
+        """Take frames until the worker has finished, its channel has ended or its process is gone."""
+        with trio.CancelScope() as listening:
+            async with trio.open_nursery() as nursery:
+                nursery.start_soon(self._stop_after_death, process, listening)
+                try:
+                    await self._converse(channel, assignment)
+                except ProtocolError as error:
+                    # Nothing after a bad frame can be trusted.
+                    self._judge("protocol_error", str(error))
+                    process.kill()
+                nursery.cancel_scope.cancel()
+        self._heard = float("inf")
+
+    async def _converse(self, channel: FrameStream[UpwardFrame], assignment: Sequence[DownwardFrame]) -> None:
+        self._heard = trio.current_time()
         while self._finished is None and (frames := await channel.receive()):
             for frame in frames:
-                if is_greeted:
-                    self._handle(frame, nursery)
-                else:
+                if not self._is_greeted:
                     check_ready(frame)
-                    is_greeted = True
-                    self._assign()
-            await self._run.hub.room()
+                    self._is_greeted = True
+                    for message in assignment:
+                        channel.put(message)
+                elif isinstance(frame, Finished):
+                    self._finished = frame
+                else:
+                    self._handle(frame)
+            # While nobody reads, silence is no fault of the worker.
+            self._heard = float("inf")
+            await self._room()
+            self._heard = trio.current_time()
 
-    def _assign(self) -> None:
-        self.tell(self._assignment.start)
-        for message in self._assignment.history:
-            self.tell(History(message=message))
-        self.tell(Prompt(text=self._assignment.prompt))
+    async def _stop_after_death(self, process: WorkerProcess, listening: trio.CancelScope) -> None:
+        """The end is the process's exit, not the end of its stream: something else may hold the channel open."""
+        await process.wait()
+        listening.deadline = trio.current_time() + DRAIN_SECONDS
 
-    # -- frames -------------------------------------------------------------------------------------------------------
+    # -- bounds -------------------------------------------------------------------------------------------------------
 
-    def _handle(self, frame: UpwardFrame, nursery: trio.Nursery) -> None:
-        run = self._run
-        match frame:
-            case ToolCallOpened(call=call):
-                run.tree.open_call(self.agent_id, call)
-                run.hub.publish(ToolCallStart(id=call.id, name=call.name, args=_checked(call)), self.agent_id)
-            case ToolCallResult():
-                run.tree.close_call(self.agent_id, frame.id, frame.name)
-                run.hub.publish(frame, self.agent_id)
-            case AskGrant():
-                self._ask(frame, nursery)
-            case CallFailed(grant=grant, rate_limited_ms=held):
-                run.call_failed(self.agent_id, grant, None if held is None else held / 1000)
-            case Commit():
-                self._commit(frame, nursery)
-            case SpawnRequest():
-                run.start_child(self, frame)
-            case Finished():
-                self._finished = frame
-            case Ready():
-                raise ProtocolError("a worker greeted twice")
-            case _:
-                run.hub.publish(frame, self.agent_id)
+    async def _obey_cancel(self) -> None:
+        await self._cancelled.wait()
+        await trio.sleep(self._times.grace)
+        self.kill()
 
-    def _ask(self, frame: AskGrant, nursery: trio.Nursery) -> None:
-        """Results are stored before the next model call; only the first call waits for no commit."""
-        endpoint = self._assignment.start.model
-        if frame.grant == 1 or self._last_commit is None or self._last_commit.done:
-            self._run.ask(self.agent_id, frame, endpoint)
-        else:
-            nursery.start_soon(self._ask_when_stored, frame, self._last_commit)
+    async def _watch_silence(self) -> None:
+        """A worker that is alive sends heartbeats; one that is stopped, or holds the interpreter, does not."""
+        while True:
+            due = self._heard + self._times.silence
+            await trio.sleep_until(min(due, trio.current_time() + self._times.silence))
+            if trio.current_time() < due:
+                continue
+            # After a pause of our own (a suspended terminal) its frames are still waiting to be read.
+            await trio.sleep(self._times.silence / 20)
+            if trio.current_time() >= self._heard + self._times.silence:
+                await self._put_down(f"it was silent for {self._times.silence:g} s")
 
-    async def _ask_when_stored(self, frame: AskGrant, ticket: Ticket) -> None:
-        if await self._is_stored(ticket):
-            self._run.ask(self.agent_id, frame, self._assignment.start.model)
+    async def _watch_sending(self) -> None:
+        """A worker that takes nothing is as good as dead: a frame that is cut off in the middle can't be mended."""
+        assert self._channel is not None
+        while True:
+            await self._channel.stalled(self._times.silence)
+            await self._put_down(f"it took nothing from its channel for {self._times.silence:g} s")
 
-    def _commit(self, frame: Commit, nursery: trio.Nursery) -> None:
-        for message in frame.messages:
-            if isinstance(message, AssistantMessage) and message.text:
-                self._last_text = message.text
-        if frame.usage is not None and frame.grant is not None:
-            self._run.count(self.agent_id, frame.grant, frame.usage)
-        self._last_commit = self._run.store.append(self.agent_id, frame.messages, frame.usage, frame.iterations)
-        nursery.start_soon(self._acknowledge, frame.number, self._last_commit)
+    async def _put_down(self, why: str) -> None:
+        self._judge("unresponsive", why)
+        if self._process is not None:
+            self._process.terminate()
+        await trio.sleep(self._times.terminate)
+        self.kill()
+        await trio.sleep_forever()
 
-    async def _acknowledge(self, number: int, ticket: Ticket) -> None:
-        if await self._is_stored(ticket):
-            self.tell(Committed(number=number))
+    async def _reap(self, process: WorkerProcess) -> ExitStatus:
+        with trio.move_on_after(self._times.grace) as grace:
+            await process.wait()
+        if grace.cancelled_caught and self._finished is None:
+            self._judge("channel_closed", "it closed its channel and lived on")
+        process.kill()
+        return await process.wait()
 
-    async def _is_stored(self, ticket: Ticket) -> bool:
-        try:
-            await ticket.wait()
-        except StorageFailed as error:
-            self._run.storage_failed(error)
-            return False
-        return True
+    # -- the verdict --------------------------------------------------------------------------------------------------
 
-    # -- the end ------------------------------------------------------------------------------------------------------
+    def _judge(self, cause: CrashCause, detail: str) -> None:
+        """What was seen first is the cause: the signal that ends the process afterwards is ours."""
+        if self._judged is None:
+            self._judged = (cause, detail)
 
-    async def _conclude(self, status: ExitStatus | None) -> None:
-        """End the children, answer the open calls, write the terminal event."""
-        if self._finished is not None and not (self._cancelled.is_set() and self._finished.outcome != "complete"):
-            self.ending = self._finished
-        elif self._cancelled.is_set():
-            self.ending = self._cancel_ending
-        elif status is not None:
-            self._crash(*self._cause_of_death(status))
-        await self._run.end_children(self.agent_id)
-        outcome: Outcome = "interrupted" if self.ending.outcome == "crashed" else "cancelled"
-        self._answer_open_calls(outcome)
-        self._run.agent_over(self, is_dead=self._finished is None and not self._cancelled.is_set())
-        self.ended.set()
-
-    def _answer_open_calls(self, outcome: Outcome) -> None:
-        """The worker can't say any more how its calls ended; what it had already stored stays as it is."""
-        results: list[Message] = []
-        for call in self._run.tree[self.agent_id].open_calls:
-            output = f"{outcome}: the agent ended before this call did"
-            results.append(ToolResult(call_id=call.id, name=call.name, outcome=outcome, output=output))
-            record = ToolCallResult(id=call.id, name=call.name, outcome=outcome, output=output, elapsed_ms=0)
-            self._run.tree.close_call(self.agent_id, call.id, call.name)
-            self._run.hub.publish(record, self.agent_id)
-        if results:
-            self._run.store.append(self.agent_id, tuple(results), None, 0)
-
-    def _crash(self, cause: CrashCause, status: ExitStatus | None, detail: str) -> None:
-        record = AgentCrashed(
-            agent_name=self._run.tree[self.agent_id].agent_name,
-            agent_id=self.agent_id,
-            cause=cause,
-            restart=None,
-            signal=status.signal if status else None,
-            exit_code=status.code if status else None,
-            detail=detail,
-        )
-        self.ending = Finished(outcome="crashed", code="agent_crashed", message=_in_words(record))
-        self._run.hub.publish(record, self.agent_id)
-
-    def _cause_of_death(self, status: ExitStatus) -> tuple[CrashCause, ExitStatus, str]:
-        if self._violation is not None:
-            return "protocol_error", status, str(self._violation)
-        if self._closed_but_lived:
-            return "channel_closed", status, "it closed its channel and had to be killed"
+    def _end(self, process: WorkerProcess, status: ExitStatus) -> WorkerEnd:
+        if self._finished is not None:
+            return WorkerEnd(finished=self._finished, status=status)
+        if self._cancelled.is_set():
+            return WorkerEnd(status=status)
+        if self._judged is not None:
+            return WorkerEnd(cause=self._judged[0], status=status, detail=self._judged[1])
         if status.signal is not None:
-            return "signal", status, ""
-        last_line = self._worker.stderr_tail.strip().rpartition("\n")[2] if self._worker else ""
-        return "exited_early", status, last_line
-
-    @property
-    def last_text(self) -> str:
-        """What the agent said last in a whole reply."""
-        return self._last_text
-
-    @property
-    def elapsed_ms(self) -> int:
-        """Time since the agent was asked for."""
-        return round((trio.current_time() - self.started_at) * 1000)
-
-
-def _checked(call: ToolCall) -> msgspec.Raw:
-    """The call's arguments, decoded and encoded anew: no bytes of a worker reach the wire unread."""
-    try:
-        return msgspec.Raw(encode_json(msgspec.json.decode(call.arguments, type=dict[str, object])))
-    except msgspec.MsgspecError as error:
-        raise ProtocolError(f"the arguments of call {call.id!r} are no JSON object: {error}") from None
-
-
-def _in_words(record: AgentCrashed) -> str:
-    if record.signal is not None:
-        how = f"its process was ended by signal {record.signal}"
-    elif record.exit_code is not None:
-        how = f"its process exited early with code {record.exit_code}"
-    else:
-        return record.detail
-    return f"{how} ({record.detail})" if record.detail else how
+            return WorkerEnd(cause="signal", status=status)
+        if status.code == OUT_OF_MEMORY_EXIT_CODE:
+            return WorkerEnd(cause="out_of_memory", status=status, detail="it reached its ceiling of memory")
+        last_line = process.stderr_tail.strip().rpartition("\n")[2]
+        return WorkerEnd(cause="exited_early", status=status, detail=last_line)

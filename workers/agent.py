@@ -12,28 +12,29 @@ import msgspec
 import trio
 
 from protocol.codec import clean_text, downward_decoder
-from protocol.content import Message, ToolCall
+from protocol.content import ToolCall
 from protocol.errors import ProtocolError
 from protocol.frame_stream import FrameStream
 from protocol.frames import (
     FRAMES_VERSION,
     Cancel,
     ChildResult,
+    Commit,
     Committed,
     DownwardFrame,
     Finished,
     GrantAnswer,
-    History,
-    Prompt,
     Ready,
-    SpawnRequest,
-    Start,
 )
 from protocol.records import TextDelta, ThinkingDelta, ToolOutputLine
 from protocol.tool_names import DELEGATING_TOOL
-from workers.core.effects import CallModel, Effect, RunTool, Send, Wait
+from workers import ceilings
+from workers.assignment import Assignment, receive_assignment
+from workers.core.effects import CallModel, Effect, RunTool, Send, TakeUp, Wait
 from workers.core.transcript import Transcript
 from workers.core.turn import Turn
+from workers.delegations import Delegations
+from workers.heartbeat import send_heartbeats
 from workers.providers import table as providers
 from workers.providers.provider import ModelRequest, Provider, ProviderError, ToolSchema
 from workers.tools.arguments import schemas
@@ -55,60 +56,51 @@ async def run_agent(stream: trio.SocketStream) -> None:
     async with trio.open_nursery() as nursery:
         nursery.start_soon(channel.run_writer)
         channel.put(Ready(version=FRAMES_VERSION, pid=os.getpid()))
-        start, history, prompt = await _receive_assignment(channel)
-        shell = AgentShell(channel, start, history)
-        nursery.start_soon(shell.read_commands)
-        await shell.run_turn(prompt)
+        assignment, early = await receive_assignment(channel)
+        ceilings.apply(assignment.start.ceilings)
+        shell = AgentShell(channel, assignment)
+        nursery.start_soon(shell.read_commands, early)
+        nursery.start_soon(send_heartbeats, channel, assignment.start.heartbeat)
+        await shell.run_turn()
         await channel.flush()
         nursery.cancel_scope.cancel()
-
-
-async def _receive_assignment(channel: FrameStream[DownwardFrame]) -> tuple[Start, list[Message], str]:
-    start: Start | None = None
-    history: list[Message] = []
-    while frames := await channel.receive():
-        for frame in frames:
-            match frame:
-                case Start():
-                    start = frame
-                case History(message=message):
-                    history.append(message)
-                case Prompt(text=text) if start is not None:
-                    return start, history, text
-                case _:
-                    raise ProtocolError(f"{type(frame).__name__} came before the assignment was complete")
-    raise ProtocolError("the stream ended before the assignment was complete")
 
 
 class AgentShell:
     """Runs the effects of a turn. Whatever takes time is a task that posts the turn's next input when it is done."""
 
-    def __init__(self, channel: FrameStream[DownwardFrame], start: Start, history: list[Message]) -> None:
+    def __init__(self, channel: FrameStream[DownwardFrame], assignment: Assignment) -> None:
+        start, resume = assignment.start, assignment.resume
         self._channel = channel
         self._tools = {name: TOOLS_BY_NAME[name] for name in start.tools}
         effects = {name: tool.effect for name, tool in self._tools.items()}
-        self._turn = Turn(start, self._describe_tools(start.agents), effects, Transcript(history))
+        self._turn = Turn(start, self._describe_tools(start.agents), effects, Transcript(assignment.history))
+        begin, resumed = self._turn.begin, self._turn.resume
+        self._first = partial(begin, assignment.prompt) if resume is None else partial(resumed, resume)
         self._root = Path(start.project_root)
-        self._files = FileMemory()
+        self._files = FileMemory(resume.files if resume else None)
+        self._delegations = Delegations(channel.put, resume.requests if resume else 0)
         self._provider: Provider = providers.load(start.model)
         self._inputs: deque[Step] = deque()
         self._has_input = trio.Event()
-        self._requests = 0
-        self._children: dict[int, tuple[trio.Event, list[ChildResult]]] = {}
         self._turn_scope = trio.CancelScope()
 
-    async def read_commands(self) -> None:
-        """Take what the supervisor says until the stream ends, which cancels the turn."""
-        while frames := await self._channel.receive():
+    async def read_commands(self, early: list[DownwardFrame]) -> None:
+        """Take what the supervisor says, ``early`` first, until the stream ends, which cancels the turn."""
+        frames = early
+        while True:
             for frame in frames:
                 self._take(frame)
+            frames = await self._channel.receive()
+            if not frames:
+                break
         self._turn_scope.cancel()
 
-    async def run_turn(self, prompt: str) -> None:
+    async def run_turn(self) -> None:
         """Run the turn to its end; a cancelled one ends as ``cancelled``."""
         with self._turn_scope:
             async with trio.open_nursery() as tasks:
-                self._post(partial(self._turn.begin, prompt))
+                self._post(self._first)
                 while not self._turn.ended:
                     await self._has_input.wait()
                     self._has_input = trio.Event()
@@ -144,10 +136,8 @@ class AgentShell:
                 self._post(partial(self._turn.granted, frame))
             case Committed(number=number):
                 self._post(partial(self._turn.committed, number))
-            case ChildResult(request=request):
-                arrived, results = self._children[request]
-                results.append(frame)
-                arrived.set()
+            case ChildResult():
+                self._delegations.take(frame)
             case Cancel():
                 self._turn_scope.cancel()
             case _:
@@ -157,6 +147,8 @@ class AgentShell:
 
     async def _carry_out(self, effect: Effect, tasks: trio.Nursery) -> None:
         match effect:
+            case Send(Commit() as commit):
+                self._channel.put(msgspec.structs.replace(commit, files=self._files.take_news()))
             case Send(message):
                 self._channel.put(message)
             case CallModel(request):
@@ -165,6 +157,8 @@ class AgentShell:
                 tasks.start_soon(self._wait, seconds)
             case RunTool(index, call):
                 await tasks.start(self._run_tool, index, call)
+            case TakeUp(index, _, request):
+                tasks.start_soon(self._take_up, index, request)
 
     async def _wait(self, seconds: float) -> None:
         await trio.sleep(seconds)
@@ -204,6 +198,14 @@ class AgentShell:
         )
         output = await run_call(self._tools[call.name], call, context)
         has_started()
+        self._post_result(index, output, started)
+
+    async def _take_up(self, index: int, request: int) -> None:
+        """Wait for a sub-agent that an earlier worker of this agent asked for."""
+        started = trio.current_time()
+        self._post_result(index, await self._delegations.result(request), started)
+
+    def _post_result(self, index: int, output: ToolOutput, started: float) -> None:
         elapsed_ms = round((trio.current_time() - started) * 1000)
         self._post(partial(self._turn.tool_done, index, output.outcome, clean_text(output.output), elapsed_ms))
 
@@ -213,19 +215,9 @@ class AgentShell:
     async def _delegate(
         self, call_id: str, has_started: Callable[[], None], agent_name: str, prompt: str
     ) -> ToolOutput:
-        self._requests += 1
-        request = self._requests
-        arrived = trio.Event()
-        results: list[ChildResult] = []
-        self._children[request] = (arrived, results)
-        self._channel.put(
-            SpawnRequest(request=request, call_id=call_id, agent_name=agent_name, prompt=clean_text(prompt))
-        )
+        request = self._delegations.ask(call_id, agent_name, prompt)
         has_started()
-        await arrived.wait()
-        del self._children[request]
-        result = results[0]
-        return ToolOutput(output=result.text, outcome="success" if result.outcome == "complete" else "error")
+        return await self._delegations.result(request)
 
 
 class _Once:

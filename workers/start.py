@@ -15,6 +15,7 @@ from types import FrameType
 
 import trio
 
+from protocol.handshake import OUT_OF_MEMORY_EXIT_CODE
 from protocol.process_tree import become_subreaper, kill_strays
 from workers import kinds
 
@@ -33,8 +34,19 @@ def run_worker(kind: str, channel_fd: int) -> None:
     entry = kinds.load(kind)
     try:
         trio.run(_serve, entry, channel)
+    except BaseException as error:
+        if _is_out_of_memory(error):
+            kill_strays()
+            os._exit(OUT_OF_MEMORY_EXIT_CODE)
+        raise
     finally:
         kill_strays()
+
+
+def _is_out_of_memory(error: BaseException) -> bool:
+    if isinstance(error, BaseExceptionGroup):
+        return any(map(_is_out_of_memory, error.exceptions))
+    return isinstance(error, MemoryError)
 
 
 async def _serve(entry: kinds.WorkerEntry, channel: socket.socket) -> None:

@@ -3,18 +3,23 @@
 from __future__ import annotations
 
 import contextlib
+import signal
 import sys
 from collections.abc import Callable
 
 from protocol.records import (
     AgentCrashed,
     Compaction,
+    CrashCause,
     Error,
+    Info,
     LoopCapRequest,
     LoopGuard,
     Record,
     Retry,
+    RetryReason,
     TurnEnd,
+    TurnKind,
     Warn,
 )
 from supervisor.sinks.sink import Event
@@ -43,7 +48,7 @@ class NotesSink:
 def write_note(note: str) -> None:
     """Write ``note`` as one line on stderr, control sequences removed; a closed stderr is no error."""
     with contextlib.suppress(OSError, ValueError):
-        sys.stderr.write(f"corral: {printable(note)}\n")
+        sys.stderr.write(f"corral: {' '.join(printable(note).split())}\n")
         sys.stderr.flush()
 
 
@@ -53,37 +58,92 @@ def note_of(record: Record) -> str | None:
     return None if make is None else make(record)
 
 
+_FAILURES: dict[RetryReason, str] = {
+    "rate_limit": "the model's server asks to be called less often",
+    "server_error": "the model's server failed",
+    "stream_failed": "the model's reply broke off",
+    "empty_response": "the model's reply was empty",
+    "network": "the model's server can't be reached",
+}
+_CRASHES: dict[CrashCause, str] = {
+    "signal": "the agent's process was killed",
+    "exited_early": "the agent's process exited before its work was done",
+    "out_of_memory": "the agent's process ran out of memory",
+    "unresponsive": "the agent's process did not respond any more",
+    "channel_closed": "the agent's process closed its channel",
+    "protocol_error": "the agent's process sent what can't be understood",
+    "spawn_failed": "the agent's process could not be started",
+}
+_ENDS: dict[TurnKind, str] = {"error": "failed", "cancelled": "cancelled", "limit": "stopped"}
+
+
 def _retry(record: Retry) -> str:
-    reason = record.reason.replace("_", " ")
-    return f"{reason}: trying again in {record.delay_ms / 1000:g} s ({record.attempt} of {record.max_attempts})"
+    when = f"in {record.delay_ms / 1000:g} s" if record.delay_ms else "at once"
+    return f"{_FAILURES[record.reason]}; trying again {when} ({record.attempt} of {record.max_attempts})"
 
 
 def _crashed(record: AgentCrashed) -> str:
-    how = f"signal {record.signal}" if record.signal is not None else f"exit code {record.exit_code}"
-    return (
-        f"the process of {record.agent_name} died ({record.cause}, {how}){': ' if record.detail else ''}{record.detail}"
-    )
+    note = _CRASHES[record.cause]
+    if record.signal is not None:
+        note += f" ({_signal_name(record.signal)})"
+    elif record.exit_code is not None:
+        note += f" (exit code {record.exit_code})"
+    if record.detail:
+        note += f": {record.detail}"
+    return note if record.restart is None else f"{note}; a new one goes on with the work"
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # real-time signals have numbers only
+        return f"signal {number}"
 
 
 def _compaction(record: Compaction) -> str | None:
     if record.status == "started":
-        return f"the context is {record.context_percent} % full: summing up the history"
+        why = f"the context is {record.context_percent} % full"
+        if record.trigger == "overflow":
+            why = "the prompt is too long for the model"
+        return f"{why}: summing up the history"
     return f"the history could not be summed up: {record.detail}" if record.status == "failed" else None
+
+
+def _loop_guard(record: LoopGuard) -> str:
+    return f"{record.detail}; {'the model was told' if record.action == 'feedback' else 'its turn ends here'}"
 
 
 def _turn_end(record: TurnEnd) -> str | None:
     if record.reason.kind == "complete":
         return None
-    return f"{record.reason.kind}: {record.reason.message}"
+    end = _ENDS[record.reason.kind]
+    return f"{end}: {record.reason.message}" if record.reason.message else end
+
+
+def _loop_cap(record: LoopCapRequest) -> str:
+    return f"the cap of {record.cap} model calls was reached"
+
+
+def _info(record: Info) -> str:
+    return record.message
+
+
+def _warning(record: Warn) -> str:
+    return f"warning: {record.message}"
+
+
+def _error(record: Error) -> str:
+    return f"error: {record.message}"
 
 
 _NOTES: dict[type[Record], Callable[..., str | None]] = {
     Retry: _retry,
     AgentCrashed: _crashed,
     Compaction: _compaction,
+    LoopGuard: _loop_guard,
+    LoopCapRequest: _loop_cap,
     TurnEnd: _turn_end,
-    Warn: lambda record: record.message,
-    Error: lambda record: record.message,
-    LoopGuard: lambda record: record.detail,
-    LoopCapRequest: lambda record: f"the cap of {record.cap} model calls was reached",
+    Info: _info,
+    Warn: _warning,
+    Error: _error,
 }

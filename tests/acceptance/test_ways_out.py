@@ -352,7 +352,10 @@ def test_each_sub_agent_is_a_process_of_its_own(place: Place) -> None:
 
 def test_a_killed_sub_agent_costs_its_parent_a_tool_error_and_its_siblings_nothing(place: Place) -> None:
     first = tool_calls([sleeper("622.1", "own"), *delegations("task", "look", "work")])
-    with ModelServer(with_children(scripted([first]), "622.2")) as server, place.start(server) as live:
+    with (
+        ModelServer(with_children(scripted([first]), "622.2")) as server,
+        place.start(server, "--no-restart") as live,
+    ):
         live.wait_for_output("begun", count=2)
         live.wait_for(lambda line: line["type"] == "sub_agent_end")
         _main, child = two_workers(live, "622.1", "622.2")
@@ -380,7 +383,10 @@ def end_command(live: LiveRun, seconds: str) -> None:
 
 def test_a_killed_main_agent_ends_the_turn_as_an_error_and_its_sub_agents_with_it(place: Place) -> None:
     first = tool_calls([sleeper("633.1", "own"), *delegations("task", "look")])
-    with ModelServer(with_children(scripted([first]), "633.2")) as server, place.start(server) as live:
+    with (
+        ModelServer(with_children(scripted([first]), "633.2")) as server,
+        place.start(server, "--no-restart") as live,
+    ):
         live.wait_for_output("begun", count=2)
         main, child = two_workers(live, "633.1", "633.2")
         os.kill(main, signal.SIGKILL)

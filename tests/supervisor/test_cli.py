@@ -8,6 +8,7 @@ import re
 import signal
 import subprocess
 import sys
+import threading
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -197,6 +198,8 @@ def test_ctrl_c_while_a_scenario_is_read_is_130_without_a_traceback(tmp_path: Pa
 
 def _interrupt_after(fifo: Path, process: subprocess.Popen[bytes], mode: str = "rb") -> None:
     """Interrupt ``process`` once it has opened ``fifo``, and look at its end."""
+    bound = threading.Thread(target=_let_open, args=(fifo, process))
+    bound.start()
     try:
         with fifo.open(mode):
             process.send_signal(signal.SIGINT)
@@ -205,6 +208,25 @@ def _interrupt_after(fifo: Path, process: subprocess.Popen[bytes], mode: str = "
     finally:
         process.kill()
         process.wait()
+        bound.join()
+
+
+def _let_open(fifo: Path, process: subprocess.Popen[bytes]) -> None:
+    """Once ``process`` has ended, or should have, be the other end that an open of ``fifo`` still waits for."""
+    try:
+        process.wait(SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+    os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))
+
+
+def test_a_process_that_ends_before_it_opens_the_fifo_is_a_failure_and_no_wait_without_end(tmp_path: Path) -> None:
+    fifo = tmp_path / "never"
+    os.mkfifo(fifo)
+    for mode in ("rb", "wb"):
+        process = subprocess.Popen(["true"], stdout=subprocess.PIPE, stderr=subprocess.PIPE)
+        with pytest.raises(AssertionError):
+            _interrupt_after(fifo, process, mode)
 
 
 def test_an_ignored_interrupt_stays_ignored() -> None:

@@ -36,4 +36,12 @@ class RunTool(msgspec.Struct, frozen=True):
     call: ToolCall
 
 
-Effect: TypeAlias = Send | CallModel | Wait | RunTool
+class TakeUp(msgspec.Struct, frozen=True):
+    """Wait for the sub-agent of ``request``, which an earlier worker asked for; then as for `RunTool`."""
+
+    index: int
+    call: ToolCall
+    request: int
+
+
+Effect: TypeAlias = Send | CallModel | Wait | RunTool | TakeUp

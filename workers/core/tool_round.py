@@ -10,7 +10,7 @@ from protocol.frames import ToolCallOpened
 from protocol.records import LoopGuard as LoopGuardRecord
 from protocol.records import ToolCallResult
 from protocol.tool_names import ToolEffect
-from workers.core.effects import Effect, RunTool, Send
+from workers.core.effects import Effect, RunTool, Send, TakeUp
 from workers.core.loop_guard import LoopGuard
 from workers.core.permission import denial
 
@@ -54,6 +54,20 @@ class ToolRound:
                 if index not in self._results:
                     ended += self.done(index, "denied", _STOPPED.format(count=self._guard.count), 0)
         return opened + ended
+
+    def resume(self, results: Sequence[ToolResult], delegations: Mapping[str, int]) -> list[Effect]:
+        """Go on with a round that an earlier worker began: ``results`` are known, the others are sub-agents' calls.
+
+        The guard has been told of these calls already.
+        """
+        known = {result.call_id: result for result in results}
+        effects: list[Effect] = []
+        for index, call in enumerate(self._calls):
+            if call.id in known:
+                self._results[index] = known[call.id]
+            else:
+                effects.append(TakeUp(index, call, delegations[call.id]))
+        return effects
 
     def done(self, index: int, outcome: Outcome, output: str, elapsed_ms: int) -> list[Effect]:
         """The result of call ``index`` came, after ``elapsed_ms``."""

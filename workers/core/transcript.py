@@ -10,7 +10,7 @@ from __future__ import annotations
 from bisect import bisect
 from collections.abc import Iterable
 
-from protocol.content import AssistantMessage, Message, Outcome, Summary, ToolCall, ToolResult
+from protocol.content import AssistantMessage, Message, Outcome, Summary, ToolCall, ToolResult, UserMessage
 
 _UNANSWERED: dict[Outcome, str] = {
     "interrupted": "The call was interrupted: it may have run in part. Look at what it did before you repeat it.",
@@ -85,6 +85,16 @@ class Transcript:
             if isinstance(item, AssistantMessage):
                 names.extend(call.name for call in reversed(item.tool_calls))
         return tuple(reversed(names[: max(n, 0)]))
+
+    def calls_of_turn(self) -> tuple[ToolCall, ...]:
+        """The tool calls since the last prompt, in order."""
+        calls: list[ToolCall] = []
+        for item in reversed(self._items):
+            if isinstance(item, UserMessage):
+                break
+            if isinstance(item, AssistantMessage):
+                calls.extend(reversed(item.tool_calls))
+        return tuple(reversed(calls))
 
     def _check(self, message: Message) -> None:
         if isinstance(message, ToolResult):

@@ -14,12 +14,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from protocol.content import AssistantMessage, Outcome, UserMessage
-from protocol.frames import Finished, GrantAnswer, Start
+from protocol.frames import Finished, GrantAnswer, Resume, Start
 from protocol.records import AgentOutcome, ContextUsage, LoopCapRequest, Warn
 from protocol.tool_names import ToolEffect
+from protocol.usage import Usage
 from workers.core.compactor import Compactor
 from workers.core.context import ContextGauge, estimate_messages, estimate_prompt
 from workers.core.effects import Effect, Send
+from workers.core.limits import CallCap
 from workers.core.loop_guard import LoopGuard
 from workers.core.model_call import CallResult, ModelCall, Numbering
 from workers.core.retry import RetrySchedule
@@ -27,13 +29,8 @@ from workers.core.tool_round import ToolRound
 from workers.core.transcript import Transcript
 from workers.providers.provider import ModelReply, ModelRequest, ProviderError, ToolSchema
 
-CAP_EXTENSION = 200
-"""Model calls that a one-shot run gives itself, once, when it reaches the cap."""
 
-_LAST_WORDS = (
-    "You have reached the limit of {cap} model calls. Tools are no longer available: "
-    "answer now with what you have found so far and what is still open."
-)
+_AT_CAP = "the cap of {cap} model calls was reached"
 
 
 class Turn:
@@ -55,9 +52,7 @@ class Turn:
         self._gauge = ContextGauge(start.model.context_window)
         self._compactor = Compactor(start, self._gauge, transcript, self._numbering)
         self._overhead = estimate_prompt(start.spec.system_prompt, tools, ())
-        self._cap = start.max_iterations
-        self._is_extended = False
-        self._is_last_call = False
+        self._cap = CallCap(start.max_iterations, is_main=start.is_main)
         self._overflowed = False
         self._call: ModelCall | None = None
         self._round: ToolRound | None = None
@@ -72,6 +67,21 @@ class Turn:
         message = UserMessage(text=prompt)
         self._transcript.append(message)
         return [self._numbering.commit((*repaired, message)), *self._prepare()]
+
+    def resume(self, resume: Resume) -> list[Effect]:
+        """Go on with the turn that an earlier worker began, from what it had committed."""
+        self._numbering.iterations = resume.iterations
+        self._cap.restore(resume.iterations)
+        self._guard.restore(self._transcript.calls_of_turn())
+        calls = self._transcript.unanswered
+        if calls:
+            self._round = ToolRound(calls, self._guard, self._start.trust, self._effects)
+            return [*self._round.resume(resume.results, resume.delegations), *self._after_tools()]
+        last = self._transcript.items[-1]
+        if isinstance(last, AssistantMessage):
+            # Its predecessor died between the commit of the final reply and saying so.
+            return self._end("complete", "", "", last.text)
+        return self._prepare()
 
     def granted(self, answer: GrantAnswer) -> list[Effect]:
         """A grant was answered."""
@@ -106,43 +116,39 @@ class Turn:
     def _prepare(self) -> list[Effect]:
         """What comes before a send: the cap, then the context, then the call itself."""
         self._overflowed = False
-        if self._numbering.iterations < self._cap:
+        if not self._cap.is_reached(self._numbering.iterations):
             return self._compact_or_send()
-        cap = self._cap
+        cap = self._cap.cap
         request = Send(LoopCapRequest(cap=cap, recent_tools=self._transcript.recent_tools(5)))
-        if not self._start.is_main:
-            self._is_last_call = True
-            message = UserMessage(text=_LAST_WORDS.format(cap=cap))
-            self._transcript.append(message)
-            return [request, self._numbering.commit((message,)), *self._compact_or_send()]
-        if self._is_extended:
-            return [request, *self._end("limit", "max_iterations", f"the cap of {cap} model calls was reached")]
-        self._is_extended = True
-        self._cap += CAP_EXTENSION
-        return [request, *self._compact_or_send()]
+        match self._cap.answer():
+            case "extended":
+                return [request, *self._compact_or_send()]
+            case "end":
+                return [request, *self._end("limit", "max_iterations", _AT_CAP.format(cap=cap))]
+            case "last_call":
+                message = UserMessage(text=self._cap.last_words())
+                self._transcript.append(message)
+                return [request, self._numbering.commit((message,)), *self._compact_or_send()]
 
     def _compact_or_send(self) -> list[Effect]:
         effects: list[Effect] = []
         view = self._transcript.view()
         if self._gauge.is_due(self._overhead + estimate_messages(view), view):
             effects = self._compactor.start("threshold", self._overhead)
-        return effects + (self._ask_for_summary() if self._compactor.is_open else self._send())
-
-    def _ask_for_summary(self) -> list[Effect]:
-        request, prompt_tokens = self._compactor.request()
-        self._call = ModelCall(request, prompt_tokens=prompt_tokens, numbering=self._numbering, retry=self._retry)
-        return self._call.ask()
+        return effects + (self._call_model(*self._compactor.request()) if self._compactor.is_open else self._send())
 
     def _send(self) -> list[Effect]:
         request = ModelRequest(
             agent="main" if self._start.is_main else self._start.spec.name,
             system_prompt=self._start.spec.system_prompt,
             messages=self._transcript.view(),
-            tools=() if self._is_last_call else self._tools,
+            tools=() if self._cap.is_last_call else self._tools,
             streaming=self._start.is_main,
             max_tokens=self._start.model.max_tokens,
         )
-        tokens = self._prompt_tokens()
+        return self._call_model(request, self._prompt_tokens())
+
+    def _call_model(self, request: ModelRequest, tokens: int) -> list[Effect]:
         self._call = ModelCall(request, prompt_tokens=tokens, numbering=self._numbering, retry=self._retry)
         return self._call.ask()
 
@@ -184,7 +190,7 @@ class Turn:
             self._overflowed = True
             effects = self._compactor.start("overflow", self._overhead)
             if self._compactor.is_open:
-                return effects + self._ask_for_summary()
+                return effects + self._call_model(*self._compactor.request())
             return effects + self._end("error", result.code, result.message)
         return self._end("error", result.code, result.message)
 
@@ -192,10 +198,10 @@ class Turn:
         self._retry.reset()
         self._numbering.iterations += 1
         message = reply.message
-        if self._is_last_call and message.tool_calls:
+        if self._cap.is_last_call and message.tool_calls:
             message = AssistantMessage(text=message.text or "(no report)", reasoning=message.reasoning)
         sent = len(self._transcript.view())
-        self._gauge.report(reply.usage.prompt_tokens, reply.usage.completion_tokens, sent)
+        self._gauge.report(reply.usage.prompt_tokens, _kept_tokens(message, reply.usage), sent)
         self._transcript.append(message)
         effects: list[Effect] = [
             self._numbering.commit((message,), reply.usage, grant),
@@ -207,9 +213,8 @@ class Turn:
             return effects
         if reply.finish == "length":
             effects.append(Send(Warn(message="the reply was cut off at its limit of tokens")))
-        if self._is_last_call:
-            text = f"the cap of {self._start.max_iterations} model calls was reached"
-            return effects + self._end("limit", "max_iterations", text, message.text)
+        if self._cap.is_last_call:
+            return effects + self._end("limit", "max_iterations", _AT_CAP.format(cap=self._cap.cap), message.text)
         return effects + self._end("complete", "", "", message.text)
 
     # -- after the tools ----------------------------------------------------------------------------------------------
@@ -228,3 +233,10 @@ class Turn:
     def _end(self, outcome: AgentOutcome, code: str, message: str, response: str = "") -> list[Effect]:
         self.ended = True
         return [Send(Finished(outcome=outcome, response=response, code=code, message=message))]
+
+
+def _kept_tokens(message: AssistantMessage, usage: Usage) -> int:
+    """The tokens of a reply that the next prompt holds: reasoning goes back only beside the calls that it led to."""
+    if message.tool_calls:
+        return usage.completion_tokens
+    return max(usage.completion_tokens - usage.thinking_tokens, 0)

@@ -180,6 +180,8 @@ def _untrusted(address: str, error: BaseException) -> ProviderError:
     return Refused(f"{address}: the server's TLS certificate can't be trusted: {reason}")
 
 
+_OTHER_ADDRESS = "--base-url gives another address"
+
 _MAKING_CLIENT: _Rules = (
     (
         _is(ImportError, ValueError, OSError, httpx.InvalidURL),
@@ -188,9 +190,18 @@ _MAKING_CLIENT: _Rules = (
 )
 _BEFORE_HEADERS: _Rules = (
     (_is(ssl.SSLCertVerificationError), _untrusted),
-    (_is(socket.gaierror), _as(NetworkFailed, ": the host's name can't be looked up")),
-    (_is(ConnectionRefusedError), _as(NetworkFailed, ": the connection was refused")),
-    (_is(httpx.ConnectTimeout), _as(NetworkFailed, ": no connection in time")),
+    (_is(socket.gaierror), _as(NetworkFailed, f": the host's name can't be looked up; is it right? {_OTHER_ADDRESS}")),
+    (
+        _is(ConnectionRefusedError),
+        _as(NetworkFailed, f": the connection was refused; is the server running? {_OTHER_ADDRESS}"),
+    ),
+    (
+        _is(httpx.ConnectTimeout),
+        _as(
+            NetworkFailed,
+            f": no connection in time; is the host within reach? {_OTHER_ADDRESS}, --connect-timeout more time",
+        ),
+    ),
     (_is(ssl.SSLError), _as(NetworkFailed, ": the TLS handshake failed")),
     (_from_h11, _as(BadResponse, " does not answer in HTTP that can be read")),
     (_is(httpx.ProxyError), _as(NetworkFailed, ": the proxy refused the connection")),

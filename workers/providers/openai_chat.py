@@ -170,9 +170,9 @@ class _CallClock:
     def failure(self, address: str, *, begun: bool) -> ProviderError:
         """The error for a deadline that passed, before the answer's headers or after them (``begun``)."""
         if self.scope.deadline >= self._call_deadline:
-            words = f"{address}: the call took longer than {self._call_timeout:g} s"
+            words = f"{address}: the call took longer than {self._call_timeout:g} s; --call-timeout gives it more"
         else:
-            words = f"{address}: silent for {self._idle_timeout:g} s"
+            words = f"{address}: silent for {self._idle_timeout:g} s; --idle-timeout gives it more"
         return StreamFailed(words) if begun else NetworkFailed(words)
 
 

@@ -19,6 +19,8 @@ from typing import IO
 import trio
 from trio.lowlevel import FdStream
 
+from workers.ceilings import memory_lifted
+
 EXIT_LOST = 255
 """The exit code of a process whose status somebody else took."""
 
@@ -162,9 +164,10 @@ def _start(
     argv: Sequence[str], cwd: Path, env: Mapping[str, str], pipes: tuple[bool, bool, bool]
 ) -> subprocess.Popen[bytes]:
     ends = [subprocess.PIPE if pipe else subprocess.DEVNULL for pipe in pipes]
-    return subprocess.Popen(
-        argv, cwd=cwd, env=env, stdin=ends[0], stdout=ends[1], stderr=ends[2], bufsize=0, start_new_session=True
-    )
+    with memory_lifted():
+        return subprocess.Popen(
+            argv, cwd=cwd, env=env, stdin=ends[0], stdout=ends[1], stderr=ends[2], bufsize=0, start_new_session=True
+        )
 
 
 def _stream(pipe: IO[bytes] | None) -> FdStream | None:

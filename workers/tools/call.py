@@ -12,6 +12,8 @@ async def run_call(tool: AnyTool, call: ToolCall, context: ToolContext) -> ToolO
     """Run ``call`` with ``tool``. Never raises for what the model or the tool did wrong; cancellation passes."""
     try:
         return await tool.run(parse_arguments(tool, call), context)
+    except MemoryError:
+        raise  # there is nothing left to go another way with: the ceiling ends the agent
     except ToolError as error:
         return ToolOutput(output=str(error), outcome="error")
     except OSError as error:

@@ -19,17 +19,18 @@ def digest_of(content: bytes) -> str:
 class FileMemory:
     """The hashes of file contents as the agent last saw them, by absolute path without symbolic links.
 
-    One for the life of an agent; ``digests`` takes up what an earlier process of the same agent knew. ``lock`` is held
+    One for the life of a process; ``digests`` takes up what an earlier process of the same agent knew. ``lock`` is held
     by a tool that reads a file, changes it and writes it back, because the calls of one reply run at once, in threads.
     """
 
     def __init__(self, digests: Mapping[str, str] | None = None) -> None:
         self._digests = dict(digests or {})
+        self._news: dict[str, str] = {}
         self.lock = threading.Lock()
 
     def remember(self, path: Path, content: bytes) -> None:
         """The agent has now seen ``content`` as the whole content of ``path``."""
-        self._digests[str(path)] = digest_of(content)
+        self._digests[str(path)] = self._news[str(path)] = digest_of(content)
 
     def knows(self, path: Path) -> bool:
         """Whether the agent has seen this file."""
@@ -40,6 +41,7 @@ class FileMemory:
         seen = self._digests.get(str(path))
         return seen is not None and seen != digest_of(content)
 
-    def digests(self) -> dict[str, str]:
-        """A copy of all hashes, to be kept for a later process of the same agent."""
-        return dict(self._digests)
+    def take_news(self) -> dict[str, str]:
+        """The hashes that are new since the last call, to be kept for a later process of the same agent."""
+        news, self._news = self._news, {}
+        return news

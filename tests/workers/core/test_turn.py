@@ -26,8 +26,9 @@ from protocol.records import Compaction, ContextUsage, LoopCapRequest, LoopGuard
 from protocol.tool_names import TOOL_EFFECTS
 from protocol.usage import Usage
 from workers.core.effects import CallModel, Effect, RunTool, Send, Wait
+from workers.core.limits import EXTENSION
 from workers.core.transcript import Transcript
-from workers.core.turn import CAP_EXTENSION, Turn
+from workers.core.turn import Turn
 from workers.providers.provider import (
     ContextOverflow,
     FinishReason,
@@ -215,6 +216,16 @@ def test_a_reply_cut_at_its_limit_is_complete_with_a_warning() -> None:
     assert "cut off" in str(driver.sent)
 
 
+def test_reasoning_counts_for_the_next_prompt_only_beside_the_calls_that_it_led_to() -> None:
+    thought = Usage(prompt_tokens=5000, completion_tokens=500, thinking_tokens=400, api_calls=1)
+    too_much = Usage(prompt_tokens=6000, completion_tokens=10, thinking_tokens=400, api_calls=1)
+    for usage, kept in ((thought, 5100), (too_much, 6000)):
+        reply = msgspec.structs.replace(said("Done."), usage=usage)
+        driver = Driver(start(), in_turn(msgspec.structs.replace(called(bash()), usage=thought), reply))
+        driver.run()
+        assert [record.used for record in driver.sent if isinstance(record, ContextUsage)] == [5500, kept]
+
+
 def test_calls_left_open_by_an_earlier_process_are_answered_before_the_new_prompt() -> None:
     history = (UserMessage(text="before"), AssistantMessage(tool_calls=(bash("open"),)))
     driver = Driver(start(), in_turn(), history)
@@ -324,8 +335,8 @@ def test_the_cap_is_answered_once_by_more_calls_and_then_ends_the_turn() -> None
     finished = driver.run()
     assert (finished.outcome, finished.code) == ("limit", "max_iterations")
     caps = [record.cap for record in driver.sent if isinstance(record, LoopCapRequest)]
-    assert caps == [2, 2 + CAP_EXTENSION]
-    assert len(driver.requests) == 2 + CAP_EXTENSION
+    assert caps == [2, 2 + EXTENSION]
+    assert len(driver.requests) == 2 + EXTENSION
 
 
 def test_a_sub_agent_at_its_cap_gets_one_last_call_without_tools() -> None:

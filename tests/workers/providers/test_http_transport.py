@@ -61,7 +61,7 @@ async def test_nothing_listening_is_a_refused_connection() -> None:
     with refusing() as url:
         error = await failure_of(url)
     assert isinstance(error, NetworkFailed)
-    assert "refused" in str(error)
+    assert str(error) == f"{url}: the connection was refused; is the server running? --base-url gives another address"
 
 
 class UnknownNames(trio.abc.HostnameResolver):
@@ -78,7 +78,9 @@ async def test_an_unknown_name_is_told_apart() -> None:
     trio.socket.set_custom_hostname_resolver(UnknownNames())
     error = await failure_of("http://models.invalid/v1")
     assert isinstance(error, NetworkFailed)
-    assert "name can't be looked up" in str(error)
+    assert str(error) == (
+        "http://models.invalid/v1: the host's name can't be looked up; is it right? --base-url gives another address"
+    )
 
 
 async def test_an_error_that_the_caller_is_busy_with_is_not_taken_for_the_cause() -> None:
@@ -101,11 +103,15 @@ async def test_a_connection_that_is_never_made_is_given_up() -> None:
         for client in waiting:
             client.setblocking(False)
             client.connect_ex(address)
-        error = await failure_of(f"http://127.0.0.1:{address[1]}/", connect_timeout=0.2)
+        url = f"http://127.0.0.1:{address[1]}/"
+        error = await failure_of(url, connect_timeout=0.2)
         for client in waiting:
             client.close()
     assert isinstance(error, NetworkFailed)
-    assert "in time" in str(error)
+    assert str(error) == (
+        f"{url}: no connection in time; is the host within reach? --base-url gives another address,"
+        " --connect-timeout more time"
+    )
 
 
 @pytest.mark.parametrize("answer", [close, reset, bare(b"HTTP/1.1 200 OK\r\nx: y")])

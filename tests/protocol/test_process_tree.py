@@ -10,7 +10,7 @@ import pytest
 
 from tests.workers.tools.project import HeldPipe
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[2]
 
 WORKER = """
 import subprocess, sys

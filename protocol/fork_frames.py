@@ -1,0 +1,128 @@
+"""What the supervisor and its fork server say to each other.
+
+Both hold one end of a socketpair of type SEQPACKET, so each message is one packet. A `Spawn` carries two descriptors
+(SCM_RIGHTS): the worker's end of its channel and the end of the pipe that its stderr writes to.
+
+A worker's number stays taken until the supervisor knows of its end: the server reports it with `Exited` and reaps it
+only at the `Reap` that answers. So a signal that the supervisor sends by number can't hit a stranger.
+"""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import time
+from collections.abc import Collection
+from contextlib import suppress
+from pathlib import Path
+from typing import TypeAlias
+
+import msgspec
+
+FORK_SERVER_ENTRY = "workers.forkserver:run_fork_server"
+"""Where a fork server begins; resolved in the child only."""
+
+FRESH_WORKER_ENTRY = "workers.fork_worker:run_entry"
+"""Where a worker begins that was started by exec; resolved in the child only."""
+
+MAX_MESSAGE_BYTES = 4096
+SPAWN_DESCRIPTORS = 2
+
+
+class ForkFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
+    """Base of the messages."""
+
+
+class Spawn(ForkFrame, frozen=True, kw_only=True, tag="spawn"):
+    """Fork a worker of ``kind`` that runs ``entry`` ("module:function"). ``number`` is new for each request."""
+
+    number: int
+    entry: str
+    kind: str
+
+
+class Reap(ForkFrame, frozen=True, kw_only=True, tag="reap"):
+    """The end of worker ``pid`` is known: its number may be given back to the system."""
+
+    pid: int
+
+
+class Serving(ForkFrame, frozen=True, kw_only=True, tag="serving"):
+    """All modules are imported; requests are taken from now on. Those that came before were kept."""
+
+
+class Spawned(ForkFrame, frozen=True, kw_only=True, tag="spawned"):
+    """The request ``number`` became the process ``pid``, which leads a process group of its own."""
+
+    number: int
+    pid: int
+
+
+class SpawnFailed(ForkFrame, frozen=True, kw_only=True, tag="spawn_failed"):
+    """The request ``number`` came to nothing; ``errno`` says why."""
+
+    number: int
+    errno: int
+
+
+class Exited(ForkFrame, frozen=True, kw_only=True, tag="exited"):
+    """Worker ``pid`` has ended and what was left of its process group is killed; it waits for its `Reap`."""
+
+    pid: int
+    code: int | None
+    signal: int | None
+
+
+ForkRequest: TypeAlias = Spawn | Reap
+ForkNotice: TypeAlias = Serving | Spawned | SpawnFailed | Exited
+
+encode_fork_frame = msgspec.msgpack.Encoder().encode
+request_decoder: msgspec.msgpack.Decoder[ForkRequest] = msgspec.msgpack.Decoder(ForkRequest)
+notice_decoder: msgspec.msgpack.Decoder[ForkNotice] = msgspec.msgpack.Decoder(ForkNotice)
+
+
+# -- orphans ----------------------------------------------------------------------------------------------------------
+
+
+def end_orphans(known: Collection[int], limit: float = 1.0) -> bool:
+    """Kill and reap the children of this process whose numbers are not ``known``, until there are none.
+
+    For a process that is a subreaper and knows all that it has started: any other child is an orphan of one of those.
+    Returns False if one could not be ended within ``limit`` seconds, for which it may block, or if the system can't
+    tell who the children are. Orphans of an orphan become children too and are ended in the next round.
+    """
+    deadline = time.monotonic() + limit
+    while True:
+        try:
+            orphans = _children() - set(known)
+        except OSError:
+            return False
+        if not orphans:
+            return True
+        for pid in orphans:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)  # a child that nobody has reaped: the number is its own
+        for pid in orphans:
+            _reap(pid, deadline)
+        if time.monotonic() >= deadline:
+            return False
+
+
+def _children() -> set[int]:
+    """The children of all threads of this process. Source: proc(5), /proc/pid/task/tid/children."""
+    children: set[int] = set()
+    for task in Path("/proc/self/task").iterdir():
+        with suppress(ProcessLookupError):  # a thread that has ended meanwhile; its children were passed on
+            children.update(map(int, (task / "children").read_text().split()))
+    return children
+
+
+def _reap(pid: int, deadline: float) -> None:
+    with suppress(ChildProcessError, ProcessLookupError):
+        descriptor = os.pidfd_open(pid)
+        try:
+            select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+        finally:
+            os.close(descriptor)
+        os.waitpid(pid, os.WNOHANG)

@@ -1,0 +1,250 @@
+"""One agent's life: from the wait for a place to its one terminal event, over as many workers as it takes.
+
+Whatever happens to its workers, the agent ends exactly once, its children have ended before it, and every call it had
+open has a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Sequence
+from typing import TYPE_CHECKING, TypeVarTuple, Unpack
+
+import msgspec
+import trio
+
+from protocol.content import Message, Outcome
+from protocol.frames import ChildResult, DownwardFrame, Finished, History, Prompt, Resume, SpawnRequest, Start
+from protocol.records import AgentCrashed, CrashCause, ToolCallResult, ToolCallStart
+from supervisor.agent_frames import AgentFrames, checked_arguments
+from supervisor.core.restart import RestartIntensity
+from supervisor.core.resumption import plan_resumption, unfinished_result
+from supervisor.errors import StorageFailed
+from supervisor.worker_life import WorkerEnd, WorkerLife
+
+if TYPE_CHECKING:
+    from supervisor.run import Run
+
+Arguments = TypeVarTuple("Arguments")
+
+
+class Assignment(msgspec.Struct, frozen=True, kw_only=True):
+    """What an agent is to do: the worker's ``start``, the ``history`` it goes on from, and its ``prompt``."""
+
+    start: Start
+    history: Sequence[Message]
+    prompt: str
+
+
+class AgentLife:
+    """Drives one agent; ``worker`` is the present one.
+
+    ``ended`` is set once the agent is over, after ``ending`` says how.
+    """
+
+    def __init__(self, run: Run, assignment: Assignment, nursery: trio.Nursery) -> None:
+        self._run = run
+        self._nursery = nursery
+        self._assignment = assignment
+        self._place = trio.Event()
+        self._cancel_ending: Finished | None = None
+        self.worker: WorkerLife | None = None
+        self._restarts = RestartIntensity()
+        self._delegations: dict[str, int] = {}
+        self._requests = 0
+        self._child_results: dict[int, ChildResult] = {}
+        self.start = assignment.start
+        self.agent_id = assignment.start.agent_id
+        self.agent_name = assignment.start.spec.name
+        self.started_at = trio.current_time()
+        self.frames = AgentFrames(run, self, assignment.start.model)
+        self.ending = Finished(outcome="error")
+        self.ended = trio.Event()
+
+    # -- what others may ask of it ------------------------------------------------------------------------------------
+
+    def admitted(self) -> None:
+        """It has a place among the agents that run at once."""
+        self._place.set()
+
+    def tell(self, message: DownwardFrame) -> None:
+        """Send ``message`` to the worker, if there is one."""
+        if self.worker is not None:
+            self.worker.tell(message)
+
+    def cancel(self, ending: Finished) -> None:
+        """End the agent as ``ending`` says, unless it is over already. Its children are ended with it."""
+        if self._cancel_ending is None and not self.ended.is_set():
+            self._cancel_ending = ending
+            self._place.set()
+            if self.worker is not None:
+                self.worker.cancel(ending.message)
+
+    def kill(self) -> None:
+        """Kill the worker at once; the life goes on as after any death of a worker."""
+        if self.worker is not None:
+            self.worker.kill()
+
+    def start_soon(self, task: Callable[[Unpack[Arguments]], Awaitable[None]], *args: *Arguments) -> None:
+        """Run ``task`` beside the life; it ends with the run."""
+        self._nursery.start_soon(task, *args)
+
+    @property
+    def pid(self) -> int | None:
+        """The process of the present worker."""
+        return None if self.worker is None else self.worker.pid
+
+    # -- delegations --------------------------------------------------------------------------------------------------
+
+    def delegate(self, request: SpawnRequest) -> None:
+        """The worker wants a sub-agent."""
+        self._delegations[request.call_id] = request.request
+        self._requests = max(self._requests, request.request)
+        self._run.start_child(self, request)
+
+    def forget_delegations(self) -> None:
+        """The results of the delegating calls are committed."""
+        self._delegations.clear()
+        self._child_results.clear()
+
+    def hand_back(self, result: ChildResult) -> None:
+        """A sub-agent is over. The result is kept until its call is committed: the worker may die before that."""
+        self._child_results[result.request] = result
+        self.tell(result)
+
+    # -- the life -----------------------------------------------------------------------------------------------------
+
+    async def live(self) -> None:
+        """Wait for a place, run workers until one finishes the turn or no other may be started, conclude."""
+        assignment = [self._assignment.start, *map(_as_history, self._assignment.history)]
+        assignment.append(Prompt(text=self._assignment.prompt))
+        end = WorkerEnd()
+        while True:
+            await self._wait_for_place()
+            if self._cancel_ending is not None:
+                break
+            end = await self._run_worker(assignment)
+            if end.cause is None or self._cancel_ending is not None:
+                break
+            restart = self._next_restart(end.cause)
+            self._tell_of_crash(end, end.cause, restart)
+            if restart is None:
+                break
+            resumption = await self._resume()
+            if resumption is None:
+                break
+            assignment = resumption
+        self.ending = self._decide_ending(end)
+        await self._conclude()
+
+    async def _wait_for_place(self) -> None:
+        self._place = trio.Event()
+        if self._cancel_ending is None:
+            self._run.grants.admit(self.agent_id, self)
+            await self._place.wait()
+        if self._cancel_ending is None:
+            await self._run.admission.wait_for_memory(self.agent_id)
+
+    async def _run_worker(self, assignment: Sequence[DownwardFrame]) -> WorkerEnd:
+        self.worker = worker = WorkerLife(self.frames.handle, self._run.hub.room, self._run.settings.worker_times)
+        self._run.tree.set_state(self.agent_id, "running")
+        try:
+            return await worker.run(self._run.spawner, assignment)
+        finally:
+            self.worker = None
+
+    def _next_restart(self, cause: CrashCause) -> int | None:
+        """The number of the restart, if there is one. What the dead worker held is given up."""
+        under_way = self._run.grants.leave(self.agent_id)
+        self._run.count_uncertain(self.agent_id, under_way)
+        if not self._run.settings.restart:
+            return None
+        return self._restarts.next(trio.current_time(), cause, self.frames.commits)
+
+    async def _resume(self) -> list[DownwardFrame] | None:
+        """What a new worker is told: all that is committed, and what became of the open calls. None: can't be read."""
+        self._run.tree.restart(self.agent_id)
+        if not self.frames.commits:
+            return [self.start, *map(_as_history, self._assignment.history), Prompt(text=self._assignment.prompt)]
+        try:
+            history = await self._run.read_history(self.agent_id)
+        except StorageFailed as error:
+            self._run.storage_failed(error)
+            return None
+        node = self._run.tree[self.agent_id]
+        plan = plan_resumption(history, self.frames.results, node.open_calls, self._delegations)
+        for call in plan.opened:
+            self._run.tree.open_call(self.agent_id, call)
+            start = ToolCallStart(id=call.id, name=call.name, args=checked_arguments(call))
+            self._run.hub.publish(start, self.agent_id)
+        for result in plan.ended:
+            self._close(result.call_id, result.name, result.outcome, result.output)
+        resume = Resume(
+            iterations=self.frames.iterations,
+            results=plan.results,
+            delegations=plan.delegations,
+            files=self.frames.files,
+            requests=self._requests,
+        )
+        waiting = set(plan.delegations.values())
+        arrived = [result for request, result in self._child_results.items() if request in waiting]
+        return [self.start, *map(_as_history, history), resume, *arrived]
+
+    # -- the end ------------------------------------------------------------------------------------------------------
+
+    def _decide_ending(self, end: WorkerEnd) -> Finished:
+        """A turn that was finished before it could be cancelled is finished."""
+        if end.finished is not None and (self._cancel_ending is None or end.finished.outcome == "complete"):
+            return end.finished
+        if self._cancel_ending is not None:
+            return self._cancel_ending
+        return Finished(outcome="crashed", code="agent_crashed", message=_in_words(end))
+
+    async def _conclude(self) -> None:
+        """End the children, answer the open calls, write the terminal event."""
+        await self._run.end_children(self.agent_id)
+        outcome: Outcome = "interrupted" if self.ending.outcome == "crashed" else "cancelled"
+        results: list[Message] = list(self.frames.results.values())
+        for call in self._run.tree[self.agent_id].open_calls:
+            result = unfinished_result(call, outcome)
+            results.append(result)
+            self._close(call.id, call.name, outcome, result.output)
+        if results:
+            self._run.store.append(self.agent_id, tuple(results), None, 0)
+        self._run.agent_over(self)
+        self.ended.set()
+
+    def _close(self, call_id: str, name: str, outcome: Outcome, output: str) -> None:
+        """Tell the client how a call ended that its worker can't tell of any more."""
+        self._run.tree.close_call(self.agent_id, call_id, name)
+        record = ToolCallResult(id=call_id, name=name, outcome=outcome, output=output, elapsed_ms=0)
+        self._run.hub.publish(record, self.agent_id)
+
+    def _tell_of_crash(self, end: WorkerEnd, cause: CrashCause, restart: int | None) -> None:
+        record = AgentCrashed(
+            agent_name=self._run.tree[self.agent_id].agent_name,
+            agent_id=self.agent_id,
+            cause=cause,
+            restart=restart,
+            signal=end.status.signal if end.status else None,
+            exit_code=end.status.code if end.status else None,
+            detail=end.detail,
+        )
+        self._run.hub.publish(record, self.agent_id)
+
+    @property
+    def elapsed_ms(self) -> int:
+        """Time since the agent was asked for."""
+        return round((trio.current_time() - self.started_at) * 1000)
+
+
+def _as_history(message: Message) -> DownwardFrame:
+    return History(message=message)
+
+
+def _in_words(end: WorkerEnd) -> str:
+    if end.status is None:
+        return end.detail
+    if end.cause in ("signal", "exited_early"):
+        how = f"signal {end.status.signal}" if end.status.signal is not None else f"exit code {end.status.code}"
+        return f"its process ended early with {how}{': ' if end.detail else ''}{end.detail}"
+    return f"its process had to be given up ({end.cause}): {end.detail}"

@@ -1,0 +1,23 @@
+"""What the fork server imports, so that no worker has to."""
+
+from __future__ import annotations
+
+from importlib import import_module
+
+from workers.kinds import KINDS
+from workers.providers import http_transport
+from workers.providers.table import PROVIDERS
+from workers.tools.arguments import schemas
+from workers.tools.table import TOOLS
+
+
+def preload() -> None:
+    """Import every module that a worker may need, the parts that are loaded at their first use too.
+
+    Opens nothing and starts no thread.
+    """
+    for target in (*KINDS.values(), *PROVIDERS.values()):
+        import_module(target.partition(":")[0])
+    schemas(TOOLS)
+    # The first client of a process loads most of the HTTP library; it is dropped before it has opened anything.
+    http_transport._new_client("http", "localhost", 1.0)  # pyright: ignore[reportPrivateUsage] - no other use for it
