@@ -89,15 +89,12 @@ def end_orphans(known: Collection[int], limit: float = 1.0) -> bool:
     """Kill and reap the children of this process whose numbers are not ``known``, until there are none.
 
     For a process that is a subreaper and knows all that it has started: any other child is an orphan of one of those.
-    Returns False if one could not be ended within ``limit`` seconds, for which it may block, or if the system can't
-    tell who the children are. Orphans of an orphan become children too and are ended in the next round.
+    Returns False if one could not be ended within ``limit`` seconds, for which it may block. Orphans of an orphan become
+    children too and are ended in the next round. Where the system does not list children, none is found.
     """
     deadline = time.monotonic() + limit
     while True:
-        try:
-            orphans = _children() - set(known)
-        except OSError:
-            return False
+        orphans = _children() - set(known)
         if not orphans:
             return True
         for pid in orphans:
@@ -112,9 +109,11 @@ def end_orphans(known: Collection[int], limit: float = 1.0) -> bool:
 def _children() -> set[int]:
     """The children of all threads of this process. Source: proc(5), /proc/pid/task/tid/children."""
     children: set[int] = set()
-    for task in Path("/proc/self/task").iterdir():
-        with suppress(ProcessLookupError):  # a thread that has ended meanwhile; its children were passed on
-            children.update(map(int, (task / "children").read_text().split()))
+    with suppress(FileNotFoundError):
+        for task in Path("/proc/self/task").iterdir():
+            # A thread that has ended meanwhile has passed its children on.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                children.update(map(int, (task / "children").read_text(encoding="ascii").split()))
     return children
 
 

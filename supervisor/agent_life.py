@@ -58,6 +58,7 @@ class AgentLife:
         self.started_at = trio.current_time()
         self.frames = AgentFrames(run, self, assignment.start.model)
         self.ending = Finished(outcome="error")
+        self._ended_at: float | None = None
         self.ended = trio.Event()
 
     # -- what others may ask of it ------------------------------------------------------------------------------------
@@ -147,6 +148,9 @@ class AgentLife:
     async def _run_worker(self, assignment: Sequence[DownwardFrame]) -> WorkerEnd:
         self.worker = worker = WorkerLife(self.frames.handle, self._run.hub.room, self._run.settings.worker_times)
         self._run.tree.set_state(self.agent_id, "running")
+        if any(child.is_live for child in self._run.tree.children(self.agent_id)):
+            # A restarted agent waits for its children first: it must not hold the place that one of them needs.
+            self._run.wait_for_children(self.agent_id)
         try:
             return await worker.run(self._run.spawner, assignment)
         finally:
@@ -210,6 +214,7 @@ class AgentLife:
             self._close(call.id, call.name, outcome, result.output)
         if results:
             self._run.store.append(self.agent_id, tuple(results), None, 0)
+        self._ended_at = trio.current_time()
         self._run.agent_over(self)
         self.ended.set()
 
@@ -233,8 +238,8 @@ class AgentLife:
 
     @property
     def elapsed_ms(self) -> int:
-        """Time since the agent was asked for."""
-        return round((trio.current_time() - self.started_at) * 1000)
+        """Time since the agent was asked for, up to its end."""
+        return round(((self._ended_at or trio.current_time()) - self.started_at) * 1000)
 
 
 def _as_history(message: Message) -> DownwardFrame:

@@ -5,9 +5,11 @@ Whatever happens once ``hello`` is written, the last lines are ``turn_summary``,
 
 from __future__ import annotations
 
+import os
 import signal
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
+from functools import partial
 
 import trio
 
@@ -29,7 +31,9 @@ from supervisor.config import OneShotSettings
 from supervisor.core.tagger import Tagger
 from supervisor.errors import StorageFailed
 from supervisor.hub import Hub
+from supervisor.live.server import LiveServer
 from supervisor.run import Run
+from supervisor.run_view import RunView
 from supervisor.sinks.notes import NotesSink, write_note
 from supervisor.sinks.sink import Sink
 from supervisor.sinks.stdout_writer import StdoutWriter
@@ -104,6 +108,8 @@ class OneShot:
                 nursery.start_soon(run.grants.run_clock)
                 nursery.start_soon(self._obey_signals, signals, run)
                 nursery.start_soon(self._watch_stdout, run)
+                view = RunView(run, os.getpid(), partial(self._take_signal, run, signal.SIGTERM))
+                nursery.start_soon(LiveServer(view, self._hub).serve)
                 if self._settings.timeout is not None:
                     nursery.start_soon(self._watch_time, self._settings.timeout, run)
                 await life.ended.wait()
@@ -176,12 +182,15 @@ class OneShot:
     async def _obey_signals(self, signals: AsyncIterator[int], run: Run) -> None:
         """The first signal cancels the turn; a second one kills the workers at once."""
         async for number in signals:
-            self._signals.append(number)
-            if len(self._signals) > 1:
-                run.kill_all()
-            name = signal.Signals(number).name
-            self._stop(run, Finished(outcome="cancelled", code=name.lower(), message=f"ended by {name}"))
-            self._bound_last_writes()
+            self._take_signal(run, number, f"ended by {signal.Signals(number).name}")
+
+    def _take_signal(self, run: Run, number: int, why: str) -> None:
+        self._signals.append(number)
+        code = signal.Signals(number).name.lower()
+        self._stop(run, Finished(outcome="cancelled", code=code, message=why))
+        if len(self._signals) > 1:
+            run.kill_all()
+        self._bound_last_writes()
 
     async def _watch_stdout(self, run: Run) -> None:
         await self._stdout.broken.wait()

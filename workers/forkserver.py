@@ -52,6 +52,7 @@ def run_fork_server(supervisor: int, socket_fd: int) -> NoReturn:
     says why a server could not begin.
     """
     try:
+        gc.disable()  # what is imported stays: there is nothing to collect before a worker's own work
         _stand_alone(socket_fd)
         _die_with(supervisor)
         from workers.fork_preload import preload

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeAlias
 
 import msgspec
@@ -29,6 +29,7 @@ from protocol.records import (
     WorkerRecord,
 )
 from protocol.tool_names import DELEGATING_TOOL
+from protocol.usage import Usage
 from supervisor.live.figures import duration, tokens
 from supervisor.live.snapshot import RunSnapshot, first_argument
 from supervisor.live.tree_text import one_line
@@ -89,13 +90,13 @@ class EventText:
         try:
             record = _record_decoder.decode(line)
         except msgspec.MsgspecError:  # from a newer version
-            return self._rest(tags.parent_id) + [self._labelled(tags.parent_id, tags.type.replace("_", " "))]
+            return [*self._rest(tags.parent_id), self._labelled(tags.parent_id, tags.type.replace("_", " "))]
         if isinstance(record, TextDelta):
             return list(self._gather(tags.parent_id, "", record.text))
         if isinstance(record, ThinkingDelta):
             return list(self._gather(tags.parent_id, "~ ", record.text))
         self._learn(record, tags.parent_id)
-        return self._rest(tags.parent_id) + [self._labelled(tags.parent_id, _text_of(record))]
+        return [*self._rest(tags.parent_id), self._labelled(tags.parent_id, _text_of(record))]
 
     def rest(self) -> list[str]:
         """What was gathered and has yet to show."""
@@ -129,52 +130,39 @@ class EventText:
 
 
 def _text_of(record: Record) -> str:
-    make = _TEXTS.get(type(record))
-    text = note_of(record) if make is None else make(record)
-    return type(record).__name__ if text is None else text
+    """What there is to say of a record that is no piece of a reply."""
+    match record:
+        case Hello():
+            return f"corral {record.koda_version}"
+        case SessionReady():
+            return f"session ready: {record.model} by {record.provider}, trust {record.trust}"
+        case TurnStart():
+            return "turn begins"
+        case SubAgentStart():
+            return f"begins: {record.prompt}"
+        case SubAgentEnd():
+            return f"ends: {record.outcome}, {_cost(record.usage, record.elapsed_ms)}"
+        case ToolCallStart():
+            return f"> {record.name} {first_argument(bytes(record.args))}"
+        case ToolOutputLine():
+            return f"| {record.line}"
+        case ToolCallResult():
+            return f"< {record.name} {record.outcome} in {duration(record.elapsed_ms)}"
+        case ContextUsage():
+            return f"context: {tokens(record.used)} of {tokens(record.max)} tokens"
+        case Compaction():
+            return note_of(record) or f"summing up the history: {record.status}"
+        case Info():
+            return record.message
+        case TurnSummary():
+            return f"turn: {_cost(record.usage, record.elapsed_ms)}"
+        case TurnEnd():
+            return note_of(record) or "turn complete"
+        case RunSummary():
+            return f"run over: exit code {record.exit_code}"
+        case _:
+            return note_of(record) or type(record).__name__
 
 
-def _session(record: SessionReady) -> str:
-    return f"session ready: {record.model} by {record.provider}, trust {record.trust}"
-
-
-def _call(record: ToolCallStart) -> str:
-    return f"> {record.name} {first_argument(bytes(record.args))}"
-
-
-def _result(record: ToolCallResult) -> str:
-    return f"< {record.name} {record.outcome} in {duration(record.elapsed_ms)}"
-
-
-def _child_end(record: SubAgentEnd) -> str:
-    return f"ends: {record.outcome}, {tokens(record.usage.total_tokens)} tokens in {duration(record.elapsed_ms)}"
-
-
-def _compaction(record: Compaction) -> str:
-    return note_of(record) or f"summing up the history: {record.status}"
-
-
-def _turn_end(record: TurnEnd) -> str:
-    return note_of(record) or "turn complete"
-
-
-def _turn_summary(record: TurnSummary) -> str:
-    return f"turn: {tokens(record.usage.total_tokens)} tokens in {duration(record.elapsed_ms)}"
-
-
-_TEXTS: dict[type[Record], Callable[..., str]] = {
-    Hello: lambda record: f"corral {record.koda_version}",
-    SessionReady: _session,
-    TurnStart: lambda _record: "turn begins",
-    SubAgentStart: lambda record: f"begins: {record.prompt}",
-    SubAgentEnd: _child_end,
-    ToolCallStart: _call,
-    ToolOutputLine: lambda record: f"| {record.line}",
-    ToolCallResult: _result,
-    ContextUsage: lambda record: f"context: {tokens(record.used)} of {tokens(record.max)} tokens",
-    Compaction: _compaction,
-    Info: lambda record: record.message,
-    TurnSummary: _turn_summary,
-    TurnEnd: _turn_end,
-    RunSummary: lambda record: f"run over: exit code {record.exit_code}",
-}
+def _cost(usage: Usage, elapsed_ms: int) -> str:
+    return f"{tokens(usage.total_tokens)} tokens in {duration(elapsed_ms)}"

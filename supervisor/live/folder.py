@@ -62,7 +62,7 @@ def check_folder(folder: Path) -> None:
 
 
 def live_sockets(folder: Path) -> list[LiveSocket]:
-    """The sockets of runs that may be live, by name, so by the age of the session; those of runs that are gone are removed.
+    """The sockets of runs that may be live, by name; those of runs that are gone are removed.
 
     Raises `FolderUnsafe`; no folder means no runs.
     """

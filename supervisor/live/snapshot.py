@@ -125,7 +125,7 @@ def current_tool(open_calls: Sequence[ToolCall]) -> CurrentTool | None:
 
 
 def first_argument(arguments: str | bytes) -> str:
-    """The first of a call's arguments, a JSON object, at most `ARGUMENT_CHARACTERS` of it; empty where there is none."""
+    """The first of a call's arguments, a JSON object, at most `ARGUMENT_CHARACTERS` of it; empty for none."""
     try:
         values = msgspec.json.decode(arguments, type=dict[str, object])
     except msgspec.MsgspecError:

@@ -12,6 +12,7 @@ import struct
 from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
+from typing import Protocol
 
 ADDRESS_BYTES = 103
 """The longest path that every system takes."""
@@ -67,7 +68,15 @@ def is_refused(path: Path) -> bool:
     return False
 
 
-def is_same_user(connection: socket.socket) -> bool:
+class HasOptions(Protocol):
+    """A socket, of the standard library or of trio."""
+
+    def getsockopt(self, level: int, optname: int, buflen: int, /) -> bytes:
+        """The option's value, at most ``buflen`` bytes of it."""
+        ...
+
+
+def is_same_user(connection: HasOptions) -> bool:
     """Whether the peer runs as our own user. Where the system can't say, the folder's mode has to be enough."""
     if not hasattr(socket, "SO_PEERCRED"):
         return True
