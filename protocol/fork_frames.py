@@ -89,8 +89,8 @@ def end_orphans(known: Collection[int], limit: float = 1.0) -> bool:
     """Kill and reap the children of this process whose numbers are not ``known``, until there are none.
 
     For a process that is a subreaper and knows all that it has started: any other child is an orphan of one of those.
-    Returns False if one could not be ended within ``limit`` seconds, for which it may block. Orphans of an orphan become
-    children too and are ended in the next round. Where the system does not list children, none is found.
+    Returns False if one could not be ended within ``limit`` seconds, for which it may block. Orphans of an orphan
+    become children too and are ended in the next round. Where the system does not list children, none is found.
     """
     deadline = time.monotonic() + limit
     while True:

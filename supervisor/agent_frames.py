@@ -113,7 +113,7 @@ class AgentFrames:
                 self.last_text = message.text
             if isinstance(message, ToolResult):
                 self.results.clear()
-                self._life.forget_delegations()
+                self._life.delegations.forget()
         self.commits += 1
         self.iterations = max(self.iterations, frame.iterations)
         self.files.update(frame.files)

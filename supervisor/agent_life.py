@@ -16,6 +16,7 @@ from protocol.content import Message, Outcome
 from protocol.frames import ChildResult, DownwardFrame, Finished, History, Prompt, Resume, SpawnRequest, Start
 from protocol.records import AgentCrashed, CrashCause, ToolCallResult, ToolCallStart
 from supervisor.agent_frames import AgentFrames, checked_arguments
+from supervisor.core.open_delegations import OpenDelegations
 from supervisor.core.restart import RestartIntensity
 from supervisor.core.resumption import plan_resumption, unfinished_result
 from supervisor.errors import StorageFailed
@@ -49,9 +50,7 @@ class AgentLife:
         self._cancel_ending: Finished | None = None
         self.worker: WorkerLife | None = None
         self._restarts = RestartIntensity()
-        self._delegations: dict[str, int] = {}
-        self._requests = 0
-        self._child_results: dict[int, ChildResult] = {}
+        self.delegations = OpenDelegations()
         self.start = assignment.start
         self.agent_id = assignment.start.agent_id
         self.agent_name = assignment.start.spec.name
@@ -94,22 +93,14 @@ class AgentLife:
         """The process of the present worker."""
         return None if self.worker is None else self.worker.pid
 
-    # -- delegations --------------------------------------------------------------------------------------------------
-
     def delegate(self, request: SpawnRequest) -> None:
         """The worker wants a sub-agent."""
-        self._delegations[request.call_id] = request.request
-        self._requests = max(self._requests, request.request)
+        self.delegations.ask(request)
         self._run.start_child(self, request)
-
-    def forget_delegations(self) -> None:
-        """The results of the delegating calls are committed."""
-        self._delegations.clear()
-        self._child_results.clear()
 
     def hand_back(self, result: ChildResult) -> None:
         """A sub-agent is over. The result is kept until its call is committed: the worker may die before that."""
-        self._child_results[result.request] = result
+        self.delegations.end(result)
         self.tell(result)
 
     # -- the life -----------------------------------------------------------------------------------------------------
@@ -152,9 +143,14 @@ class AgentLife:
             # A restarted agent waits for its children first: it must not hold the place that one of them needs.
             self._run.wait_for_children(self.agent_id)
         try:
-            return await worker.run(self._run.spawner, assignment)
+            return self._without_key(await worker.run(self._run.spawner, assignment))
         finally:
             self.worker = None
+
+    def _without_key(self, end: WorkerEnd) -> WorkerEnd:
+        """A worker's own last words may hold anything."""
+        key = self.start.model.api_key
+        return msgspec.structs.replace(end, detail=end.detail.replace(key, "[key]")) if key else end
 
     def _next_restart(self, cause: CrashCause) -> int | None:
         """The number of the restart, if there is one. What the dead worker held is given up."""
@@ -175,7 +171,7 @@ class AgentLife:
             self._run.storage_failed(error)
             return None
         node = self._run.tree[self.agent_id]
-        plan = plan_resumption(history, self.frames.results, node.open_calls, self._delegations)
+        plan = plan_resumption(history, self.frames.results, node.open_calls, self.delegations.requests)
         for call in plan.opened:
             self._run.tree.open_call(self.agent_id, call)
             start = ToolCallStart(id=call.id, name=call.name, args=checked_arguments(call))
@@ -187,10 +183,9 @@ class AgentLife:
             results=plan.results,
             delegations=plan.delegations,
             files=self.frames.files,
-            requests=self._requests,
+            requests=self.delegations.last_request,
         )
-        waiting = set(plan.delegations.values())
-        arrived = [result for request, result in self._child_results.items() if request in waiting]
+        arrived = self.delegations.results(plan.delegations.values())
         return [self.start, *map(_as_history, history), resume, *arrived]
 
     # -- the end ------------------------------------------------------------------------------------------------------
@@ -247,9 +242,11 @@ def _as_history(message: Message) -> DownwardFrame:
 
 
 def _in_words(end: WorkerEnd) -> str:
+    """One line: a report of where the interpreter was is for `AgentCrashed` alone."""
+    detail = end.detail.partition("\n")[0]
     if end.status is None:
-        return end.detail
+        return detail
     if end.cause in ("signal", "exited_early"):
         how = f"signal {end.status.signal}" if end.status.signal is not None else f"exit code {end.status.code}"
-        return f"its process ended early with {how}{': ' if end.detail else ''}{end.detail}"
-    return f"its process had to be given up ({end.cause}): {end.detail}"
+        return f"its process ended early with {how}{': ' if detail else ''}{detail}"
+    return f"its process had to be given up ({end.cause}): {detail}"

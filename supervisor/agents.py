@@ -10,7 +10,6 @@ from __future__ import annotations
 import math
 import os
 import re
-import stat
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -20,7 +19,8 @@ from protocol.agent_spec import TRUST_WIDTH, AgentSpec, Trust
 from protocol.tool_names import unknown_tools
 from supervisor.builtin_agents import BUILTIN_AGENTS
 from supervisor.errors import AgentFileInvalid, UnknownAgent
-from supervisor.provider_table import find_provider
+from supervisor.provider_table import BUILTIN_PROVIDERS, ProviderTable
+from supervisor.regular_file import read_regular_file
 
 MAX_FILE_BYTES = 1024 * 1024
 MAX_FILES = 200
@@ -28,6 +28,21 @@ MAX_FILES = 200
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,63}")
 _decoder = msgspec.json.Decoder(AgentSpec)
+_any_object = msgspec.json.Decoder(dict[str, msgspec.Raw])
+
+_ADDRESS = "an address comes from --base-url or from your own config.toml"
+_KEY = "a key comes from its environment variable"
+_NETWORK = "the network is set up by your environment"
+_COMMAND = "agents that are commands of their own are not supported"
+_SANDBOX = "only --sandbox decides"
+FORBIDDEN = {
+    **dict.fromkeys(("base_url", "url", "address", "endpoint", "api_base"), _ADDRESS),
+    **dict.fromkeys(("api_key", "key", "key_variable", "token", "headers", "authorization"), _KEY),
+    **dict.fromkeys(("proxy", "certificate", "ca_bundle", "ca_file", "verify_tls", "env", "environment"), _NETWORK),
+    **dict.fromkeys(("acp", "command", "args", "mcp", "mcp_servers", "hooks"), _COMMAND),
+    **dict.fromkeys(("sandbox", "sandbox_mode"), _SANDBOX),
+}
+"""Fields that no agent file may have, and why. Source: the safety contract, rule 1."""
 
 
 class AgentCatalog:
@@ -46,6 +61,16 @@ class AgentCatalog:
             raise found
         return found
 
+    def with_instructions(self, text: str) -> AgentCatalog:
+        """The same agents, each with ``text`` behind its system prompt."""
+        agents = {
+            name: msgspec.structs.replace(found, system_prompt=f"{found.system_prompt}\n\n{text}")
+            if isinstance(found, AgentSpec)
+            else found
+            for name, found in self._agents.items()
+        }
+        return AgentCatalog(agents, self.notes)
+
     def names(self) -> tuple[str, ...]:
         """The names of the usable agents, sorted."""
         return tuple(self.specs())
@@ -63,7 +88,9 @@ def narrower_trust(run: Trust, spec: AgentSpec) -> Trust:
     return spec.trust
 
 
-def load_agents(project_root: Path, config_folder: Path) -> AgentCatalog:
+def load_agents(
+    project_root: Path, config_folder: Path, providers: ProviderTable = BUILTIN_PROVIDERS
+) -> AgentCatalog:
     """Read both folders of agent files. Never fails: what can't be read is told in `AgentCatalog.notes`.
 
     ``config_folder`` is the user's folder of corral (`supervisor.xdg.config_folder`), which holds ``agents/``.
@@ -73,7 +100,7 @@ def load_agents(project_root: Path, config_folder: Path) -> AgentCatalog:
     for folder in (config_folder / "agents", project_root / "agents"):
         for path in _agent_files(folder, notes):
             try:
-                spec = read_agent_file(path)
+                spec = read_agent_file(path, providers)
             except AgentFileInvalid as error:
                 agents[path.stem] = error
                 notes.append(str(error))
@@ -97,33 +124,38 @@ def _agent_files(folder: Path, notes: list[str]) -> list[Path]:
     return [folder / name for name in names[:MAX_FILES]]
 
 
-def read_agent_file(path: Path) -> AgentSpec:
-    """The agent in the file; raises `AgentFileInvalid` with a sentence that names the file and what to mend."""
+def read_agent_file(path: Path, providers: ProviderTable = BUILTIN_PROVIDERS) -> AgentSpec:
+    """The agent in the file; raises `AgentFileInvalid` with a sentence that names the file and what to mend.
+
+    A file that sets what only the person may set (`FORBIDDEN`) is none, whatever else it holds.
+    """
     try:
-        spec = _decoder.decode(_read_regular_file(path))
+        content = read_regular_file(path, MAX_FILE_BYTES)
+        if fault := _forbidden(content):
+            raise AgentFileInvalid(f"{path} is no agent: {fault}")
+        spec = _decoder.decode(content)
     except OSError as error:
         raise AgentFileInvalid(f"{path} can't be read: {error.strerror or error}") from None
     except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
         raise AgentFileInvalid(f"{path} is no agent: {error}") from None
-    if fault := _fault(spec, path.stem):
+    if fault := _fault(spec, path.stem, providers):
         raise AgentFileInvalid(f"{path} is no agent: {fault}")
     return spec
 
 
-def _read_regular_file(path: Path) -> bytes:
-    """The content of a file; raises OSError for what is none: opening a FIFO must not wait for a writer."""
-    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    with open(descriptor, "rb") as file:  # noqa: PTH123 - a descriptor, not a path
-        status = os.fstat(file.fileno())
-        if not stat.S_ISREG(status.st_mode):
-            raise OSError("it is not a regular file")
-        content = file.read(MAX_FILE_BYTES + 1)
-    if len(content) > MAX_FILE_BYTES:
-        raise OSError(f"it is larger than {MAX_FILE_BYTES} bytes")
-    return content
+def _forbidden(content: bytes) -> str:
+    """What an agent file may not set, whoever wrote it; empty if it sets no such thing.
+
+    Any other unknown field is a mistake and is refused too, but these have a reason and another place.
+    """
+    for field in _any_object.decode(content):
+        name = field.lower().replace("-", "_")
+        if name in FORBIDDEN:
+            return f"it may not set {field!r}: {FORBIDDEN[name]}"
+    return ""
 
 
-def _fault(spec: AgentSpec, stem: str) -> str:
+def _fault(spec: AgentSpec, stem: str, providers: ProviderTable) -> str:
     """What is wrong with values whose types are right; empty if nothing is."""
     if spec.name != stem:
         return f"its name is {spec.name!r}, the file's is {stem!r}: make them the same"
@@ -135,6 +167,6 @@ def _fault(spec: AgentSpec, stem: str) -> str:
             return f"{field} must be at least 1"
     if spec.temperature is not None and not (math.isfinite(spec.temperature) and spec.temperature >= 0):
         return "temperature must be at least 0"
-    if spec.provider is not None and find_provider(spec.provider) is None:
+    if spec.provider is not None and providers.find(spec.provider) is None:
         return f"there is no provider {spec.provider!r}"
     return ""

@@ -70,9 +70,20 @@ def _prepare(arguments: list[str]) -> Callable[[], int]:
     from supervisor.config import read_settings
 
     settings = read_settings(values, os.environ, sys.stdin)
-    from supervisor.oneshot import run_one_shot  # after the settings: what is wrong is told before trio is imported
+    from supervisor.spawn import choose_spawner, fork_early  # imports trio: what is wrong was told before
 
-    return lambda: run_one_shot(settings)
+    early = None if settings.spawn == "fresh" else fork_early()
+    from supervisor.oneshot import run_one_shot  # while the fork server imports what workers need
+
+    spawner = choose_spawner(settings.spawn, early, ends_orphans=True)
+
+    def run() -> int:
+        try:
+            return run_one_shot(settings, spawner)
+        finally:
+            spawner.close()
+
+    return run
 
 
 def _load(target: str, arguments: list[str]) -> Callable[[], int]:

@@ -24,6 +24,8 @@ from supervisor.prompt import given_prompt, piped_prompt
 from supervisor.xdg import config_folder, state_folder
 
 OutputFormat: TypeAlias = Literal["text", "json", "stream-json"]
+SpawnMode: TypeAlias = Literal["auto", "fork", "fresh"]
+"""``fork``: workers are forks of a fork server; ``fresh``: an exec for each; ``auto``: fork where the system is fit."""
 
 
 class OneShotSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +53,7 @@ class OneShotSettings(msgspec.Struct, frozen=True, kw_only=True):
     timeout: float | None
     retry_delay: float
     quiet: bool
+    spawn: SpawnMode
     restart: bool
     worker_times: WorkerTimes
     ceilings: Ceilings
@@ -77,6 +80,7 @@ def read_settings(values: FlagValues, environ: Mapping[str, str], stdin: TextIO 
     limits = _read_limits(values)
     timeout = values.number("timeout")
     quiet = values.switch("quiet")
+    spawn = cast(SpawnMode, values.choice("spawn", get_args(SpawnMode), "auto"))
     model_flags = _read_model_flags(values)
     project_root = _read_project_root(values.text("project-root"))
     agent_name = values.text("agent") or DEFAULT_AGENT
@@ -98,6 +102,7 @@ def read_settings(values: FlagValues, environ: Mapping[str, str], stdin: TextIO 
         timeout=timeout,
         retry_delay=1.0 if retry_delay is None else retry_delay,
         quiet=quiet,
+        spawn=spawn,
         restart=not values.switch("no-restart"),
         worker_times=worker_times,
         ceilings=ceilings,

@@ -2,10 +2,11 @@
 
 SupervisorError
 ├── WrongUsage              wrong flags or configuration: exit code 2
+│   ├── SettingsInvalid         the user's settings file is wrong
 │   ├── UnknownAgent            no agent of that name
 │   ├── AgentFileInvalid        the agent asked for has a file that is no agent
 │   ├── ModelUnavailable        the flags, the agent and the environment don't name a usable model
-│   └── UnknownSession          no stored session of that name
+│   └── UnknownSession          no stored session of that name, or several
 ├── SessionLocked           a live process works in the session: exit code 4
 └── StorageFailed           the session store can't be read or written: exit code 5
     ├── StoreCorrupt            the file is damaged, or no session of ours; left untouched
@@ -21,10 +22,17 @@ from typing import ClassVar
 
 
 class SupervisorError(Exception):
-    """Base. ``code`` is a word for a program, ``exit_code`` what the command exits with."""
+    """Base. ``code`` is a word for a program, ``exit_code`` what the command exits with.
+
+    ``hints`` are lines below the sentence: commands to try, or what there is to choose from.
+    """
 
     code: str = "error"
     exit_code: ClassVar[int] = 1
+
+    def __init__(self, message: str, *, hints: tuple[str, ...] = ()) -> None:
+        super().__init__(message)
+        self.hints = hints
 
 
 class WrongUsage(SupervisorError):
@@ -32,6 +40,12 @@ class WrongUsage(SupervisorError):
 
     code = "wrong_usage"
     exit_code = 2
+
+
+class SettingsInvalid(WrongUsage):
+    """The user's settings file can't be read, or holds what it may not; the message names the line."""
+
+    code = "settings_invalid"
 
 
 class UnknownAgent(WrongUsage):

@@ -10,7 +10,7 @@ import argparse
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from typing import NamedTuple, NoReturn
+from typing import NamedTuple, NoReturn, Protocol
 
 from supervisor.errors import WrongUsage
 
@@ -31,14 +31,22 @@ class Flag(NamedTuple):
         """The environment variable that stands in for the flag."""
         return "CORRAL_" + self.name.upper().replace("-", "_")
 
+    @property
+    def default(self) -> str:
+        """What holds where nothing is given, as the help says it; empty for nothing."""
+        found = _DEFAULT.search(self.help)
+        return (found[1] or found[2]) if found else ""
+
 
 ONE_SHOT_FLAGS: dict[str, tuple[Flag, ...]] = {
     "prompt": (
         Flag("prompt", "TEXT", "what the agent is to do; - reads it from standard input", "-p"),
+        Flag("prompt-file", "FILE", "read the prompt from a file"),
         Flag("agent", "NAME", "the agent that does it (default: default)", "-a"),
-        Flag("session", "ID", "go on with a stored session", "-s"),
-        Flag("project-root", "DIR", "the folder it works in (default: the current one)"),
+        Flag("session", "ID", "go on with a stored session; the beginning of its id will do", "-s"),
+        Flag("project-root", "DIR", "the folder it works in (default: the current one)", "-C"),
         Flag("trust", "MODE", "plan (reads only), safe (no side effect without a yes) or auto (default)"),
+        Flag("trust-project", "", "let the project's own files name commands, as corral trust does, for this run"),
     ),
     "model": (
         Flag("provider", "NAME", "lm-studio, ollama, llama-cpp, vllm, openai, openrouter, scripted, ..."),
@@ -60,16 +68,19 @@ ONE_SHOT_FLAGS: dict[str, tuple[Flag, ...]] = {
     "output": (
         Flag("output-format", "FORMAT", "text (default), json or stream-json"),
         Flag("quiet", "", "no notes on standard error", "-q"),
+        Flag("verbose", "", "say on standard error what the agents do, as on a terminal, and what tools write", "-v"),
     ),
     "patience, in seconds": (
         Flag("retry-delay", "S", "before the first retry of a model call; doubles (default: 1)"),
         Flag("connect-timeout", "S", "for a connection to the model (default: 15)"),
         Flag("idle-timeout", "S", "for a silent model (default: 300)"),
         Flag("call-timeout", "S", "for one whole model call (default: 1800)"),
+        Flag("stdin-timeout", "S", "for a pipe on standard input beside a prompt (default: 3)"),
         Flag("cancel-grace", "S", "for a cancelled agent before it is killed (default: 2)"),
         Flag("heartbeat-timeout", "S", "for an agent's process that gives no sign of life (default: 15)"),
     ),
     "processes; a SIZE is in bytes or has K, M, G behind it": (
+        Flag("spawn", "MODE", "how they start: fork, fresh (each by exec) or auto (default: fork where it is safe)"),
         Flag("no-restart", "", "an agent whose process died is given up at once"),
         Flag("agent-memory", "SIZE", "address space of one agent's process, its tools not counted"),
         Flag("agent-cpu-seconds", "S", "processor time of each process of an agent"),
@@ -81,6 +92,7 @@ ONE_SHOT_FLAGS: dict[str, tuple[Flag, ...]] = {
 }
 """The flags of a one-shot run under the headings of its help."""
 
+_DEFAULT = re.compile(r"(\S+) \(default\)|\(default: ([^)]+)\)")
 _SIZE = re.compile(r"([0-9]{1,16})([KMGT]?)(?:i?B)?", re.IGNORECASE)
 
 DESCRIPTION = (
@@ -88,27 +100,56 @@ DESCRIPTION = (
 )
 
 EPILOG = """\
-Every flag has a variable CORRAL_<FLAG>, such as CORRAL_MAX_TURNS; the flag wins.
+Every flag has a variable CORRAL_<FLAG>, such as CORRAL_MAX_TURNS, and a key of its name in
+~/.config/corral/config.toml; the flag wins over the variable, that over the file. What comes through a pipe is
+put behind the prompt, and so is each file that the prompt names as @FILE.
 
 examples:
-  corral -p "Fix the failing test" --provider lm-studio --model qwen3-coder
-  git diff | corral -p - --agent explore --output-format json
+  corral "Fix the failing test" --provider lm-studio --model qwen3-coder
+  git diff | corral "Review this change" --agent explore
+  corral "Explain @src/main.py" --output-format json
+
+commands: corral sessions | config | trust | ps | tail | kill, each with --help
 
 exit codes: 0 complete, 1 error, 2 wrong usage, 3 a limit was reached, 4 session in use, 5 storage failed,
 75 model unreachable (try again later), 129/130/143 a signal, 141 standard output closed
 """
 
 
-class FlagValues:
-    """What the command line and the environment say; a flag wins over its variable, an empty variable is none.
+class StoredValues(Protocol):
+    """Values that a person keeps, by the names of the flags."""
 
-    Every method raises `WrongUsage` with a sentence that names the flag or the variable, whichever gave the value.
+    def text(self, name: str) -> str | None:
+        """The value, as a flag would give it; None if there is none."""
+        ...
+
+    def place(self, name: str) -> str:
+        """Where the value stands."""
+        ...
+
+
+class FlagValues:
+    """What the command line, the environment and the user's file say, the first of them that says anything.
+
+    An empty variable is none. Every method raises `WrongUsage` with a sentence that names the flag, the variable or
+    the line, whichever gave the value.
     """
 
-    def __init__(self, given: Mapping[str, str], words: Sequence[str], environ: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        given: Mapping[str, str],
+        words: Sequence[str],
+        environ: Mapping[str, str],
+        stored: StoredValues | None = None,
+    ) -> None:
         self._given = given
         self._environ = environ
+        self._stored = stored
         self.words = tuple(words)
+
+    def with_stored(self, stored: StoredValues) -> FlagValues:
+        """The same, with ``stored`` for what neither the command line nor the environment says."""
+        return FlagValues(self._given, self.words, self._environ, stored)
 
     def is_given(self, name: str) -> bool:
         """Whether the flag itself is on the command line."""
@@ -117,6 +158,11 @@ class FlagValues:
     def text(self, name: str) -> str | None:
         """The value as it was given, None if it wasn't."""
         return self._sourced(name)[0]
+
+    def source(self, name: str) -> str:
+        """Where the value comes from: the flag, its variable or the place in the file; empty where there is none."""
+        value, source = self._sourced(name)
+        return source if value is not None else ""
 
     def choice(self, name: str, choices: Iterable[str], default: str) -> str:
         """One of ``choices``."""
@@ -178,12 +224,16 @@ class FlagValues:
         """The value and what to call the place that it comes from."""
         if name in self._given:
             return self._given[name], f"--{name}"
-        variable = _FLAG_OF[name].variable
-        return self._environ.get(variable) or None, variable
+        variable = FLAG_OF[name].variable
+        value = self._environ.get(variable) or None
+        if value is None and self._stored is not None and (stored := self._stored.text(name)) is not None:
+            return stored, f"{self._stored.place(name)}: {name}"
+        return value, variable
 
 
 _SWITCH = {"1": True, "true": True, "yes": True, "on": True, "0": False, "false": False, "no": False, "off": False}
-_FLAG_OF = {flag.name: flag for group in ONE_SHOT_FLAGS.values() for flag in group}
+FLAG_OF = {flag.name: flag for group in ONE_SHOT_FLAGS.values() for flag in group}
+"""Each flag by its name."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -262,6 +312,6 @@ def _unknown_option(option: str) -> str:
     import difflib
 
     name = option.partition("=")[0]
-    near = difflib.get_close_matches(name, [f"--{known}" for known in _FLAG_OF], n=1)
+    near = difflib.get_close_matches(name, [f"--{known}" for known in FLAG_OF], n=1)
     hint = f"did you mean {near[0]}?" if near else "corral --help shows the options"
     return f"there is no option {name}; {hint} (a prompt that starts with - goes after -p)"

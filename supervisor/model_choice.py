@@ -1,27 +1,29 @@
 """Which model an agent calls: provider, address, key, name, and what is asked of it.
 
-An address and a key come from the command line, the environment or the table of providers, never from an agent's file:
-`AgentSpec` has no field for them, and a file that names another provider gets that one's own address and key.
+An address and a key come from the command line, the environment or the table of providers (ours and the user's), never
+from an agent's file: `AgentSpec` has no field for them, and a file that names another provider gets that one's own
+address and key.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from urllib.parse import urlsplit
 
 import msgspec
 
 from protocol.agent_spec import AgentSpec, ModelSettings
 from protocol.scenario import MAX_SCENARIO_BYTES, ScenarioError, load_scenario
+from supervisor.address import address_fault, is_on_this_machine
 from supervisor.errors import ModelUnavailable
+from supervisor.local_servers import LocalServer, LocalServers
 from supervisor.provider_table import (
+    BUILTIN_PROVIDERS,
     LOCAL_WINDOW,
     OPENAI_COMPATIBLE,
-    PROVIDERS,
     SCRIPTED,
     ProviderEntry,
-    find_provider,
+    ProviderTable,
     known_window,
 )
 
@@ -43,34 +45,49 @@ class ModelFlags(msgspec.Struct, frozen=True, kw_only=True):
     call_timeout: float = 1800.0
 
 
-def key_variables(environ: Mapping[str, str]) -> dict[str, str]:
+def key_variables(environ: Mapping[str, str], providers: ProviderTable = BUILTIN_PROVIDERS) -> dict[str, str]:
     """Those of the providers' key variables that are set: all that `for_agent` looks at."""
-    names = {entry.key_variable for entry in PROVIDERS if entry.key_variable}
+    names = {entry.key_variable for entry in providers if entry.key_variable}
     return {name: environ[name] for name in sorted(names) if name in environ}
 
 
-def choose_model(flags: ModelFlags, spec: AgentSpec, environ: Mapping[str, str]) -> ModelSettings:
+def choose_model(
+    flags: ModelFlags,
+    spec: AgentSpec,
+    environ: Mapping[str, str],
+    providers: ProviderTable = BUILTIN_PROVIDERS,
+    servers: LocalServers | None = None,
+) -> ModelSettings:
     """The model of the main agent: flags and their variables first, then the agent's file, then what is found.
 
-    Without a provider's name, ``--script`` means the scripted one, ``--base-url`` an OpenAI-compatible one, and else
-    the one key variable that is set decides. Raises `ModelUnavailable`.
+    Without a provider's name, ``--script`` means the scripted one, ``--base-url`` an OpenAI-compatible one; else the
+    one key variable that is set decides, else the first server of the table that answers on this machine. That one is
+    asked for its only model where none is named, and for the context window. Without ``servers`` nobody is asked.
+    Raises `ModelUnavailable`.
     """
-    entry = _choose_provider(flags, spec, environ)
+    entry, server = _choose_provider(flags, spec, environ, providers, servers)
     if flags.script is not None and entry.adapter != SCRIPTED:
         raise ModelUnavailable(f"--script belongs to --provider scripted, not to {entry.name}")
-    own = spec.provider is None or find_provider(spec.provider) == entry
-    model = flags.model or (spec.model if own else None) or (SCRIPTED_MODEL if entry.adapter == SCRIPTED else None)
-    if model is None:
-        raise ModelUnavailable(f"which model of {entry.name}? name it with --model or CORRAL_MODEL")
     base_url = _address(entry, flags.base_url)
+    key = _key(entry, base_url, environ)
+    own = spec.provider is None or providers.find(spec.provider) == entry
+    model = flags.model or (spec.model if own else None) or entry.model
+    if entry.adapter == SCRIPTED:
+        model = model or SCRIPTED_MODEL
+    if model is None:
+        server = server or (servers.ask(entry, base_url, key) if servers is not None else None)
+        model = _only_model(entry, base_url, server)
+    window = flags.max_context_tokens or spec.max_context_tokens
+    if window is None and servers is not None and entry.adapter != SCRIPTED:
+        window = _told_window(servers.ask(entry, base_url, key, model) or server, model)
     return ModelSettings(
         provider=entry.name,
         adapter=entry.adapter,
         model=model,
         base_url=base_url,
-        api_key=_key(entry, base_url, environ),
+        api_key=key,
         key_variable=entry.key_variable,
-        context_window=flags.max_context_tokens or spec.max_context_tokens or _window(entry, base_url, model),
+        context_window=window or _window(entry, base_url, model),
         max_tokens=spec.max_tokens if flags.max_tokens is None else flags.max_tokens,
         temperature=spec.temperature if flags.temperature is None else flags.temperature,
         reasoning_effort=spec.reasoning_effort,
@@ -81,7 +98,12 @@ def choose_model(flags: ModelFlags, spec: AgentSpec, environ: Mapping[str, str])
     )
 
 
-def for_agent(spec: AgentSpec, parent: ModelSettings, environ: Mapping[str, str]) -> ModelSettings:
+def for_agent(
+    spec: AgentSpec,
+    parent: ModelSettings,
+    environ: Mapping[str, str],
+    providers: ProviderTable = BUILTIN_PROVIDERS,
+) -> ModelSettings:
     """The model of a sub-agent: its parent's, with what its own file says put over it.
 
     A file that names another provider gets that one's default address and key and must name a model too. Under the
@@ -96,11 +118,11 @@ def for_agent(spec: AgentSpec, parent: ModelSettings, environ: Mapping[str, str]
     )
     if parent.adapter == SCRIPTED:
         return changes
-    entry = _entry(spec.provider or parent.provider)
-    if entry.name != parent.provider:
+    if spec.provider is not None and (entry := _entry(spec.provider, providers)).name != parent.provider:
         return _on_other_provider(spec, entry, changes, environ)
     if spec.model is None or spec.model == parent.model:
         return changes
+    entry = providers.find(parent.provider) or ProviderEntry(name=parent.provider)
     window = spec.max_context_tokens or _window(entry, parent.base_url, spec.model)
     return msgspec.structs.replace(changes, model=spec.model, context_window=window)
 
@@ -110,46 +132,84 @@ def _on_other_provider(
 ) -> ModelSettings:
     if not entry.base_url:
         raise ModelUnavailable(f"agent {spec.name} wants {entry.name}, whose address only the command line may give")
-    if spec.model is None:
+    model = spec.model or entry.model
+    if model is None:
         raise ModelUnavailable(f"agent {spec.name} names the provider {entry.name} but no model of it")
     return msgspec.structs.replace(
         settings,
         provider=entry.name,
         adapter=entry.adapter,
-        model=spec.model,
+        model=model,
         base_url=entry.base_url,
         api_key=_key(entry, entry.base_url, environ),
         key_variable=entry.key_variable,
-        context_window=spec.max_context_tokens or _window(entry, entry.base_url, spec.model),
+        context_window=spec.max_context_tokens or _window(entry, entry.base_url, model),
     )
 
 
-def _choose_provider(flags: ModelFlags, spec: AgentSpec, environ: Mapping[str, str]) -> ProviderEntry:
+def _choose_provider(
+    flags: ModelFlags,
+    spec: AgentSpec,
+    environ: Mapping[str, str],
+    providers: ProviderTable,
+    servers: LocalServers | None,
+) -> tuple[ProviderEntry, LocalServer | None]:
+    """The provider and, if it was found by asking, what its server said."""
     named = flags.provider or spec.provider
+    if named is None and flags.script is not None:
+        named = SCRIPTED
+    if named is None and flags.base_url is not None:
+        named = OPENAI_COMPATIBLE
     if named is not None:
-        return _entry(named)
-    if flags.script is not None:
-        return _entry(SCRIPTED)
-    if flags.base_url is not None:
-        return _entry(OPENAI_COMPATIBLE)
-    with_key = [entry for entry in PROVIDERS if entry.needs_key and environ.get(entry.key_variable, "").strip()]
+        return _entry(named, providers), None
+    with_key = [entry for entry in providers if entry.needs_key and environ.get(entry.key_variable, "").strip()]
     if len(with_key) == 1:
-        return with_key[0]
+        return with_key[0], None
     if with_key:
         names = ", ".join(f"{entry.name} ({entry.key_variable})" for entry in with_key)
         raise ModelUnavailable(f"there are keys of several providers: choose with --provider one of {names}")
+    found = servers.find(providers) if servers is not None else []
+    wanted = flags.model or spec.model
+    for server in found:
+        if wanted is None or server.find(wanted) is not None:
+            return server.provider, server
+    if found:
+        names = ", ".join(server.provider.name for server in found)
+        hints = tuple(f"{model.name}  ({server.provider.name})" for server in found for model in server.usable())
+        raise ModelUnavailable(f"{names} answers on this machine but has no model {wanted!r}; there are", hints=hints)
     raise ModelUnavailable(
-        "no model to call: try `--provider ollama --model NAME` (or lm-studio, llama-cpp, vllm) for a server on this "
-        "machine, `--base-url URL --model NAME` for another, or set a key such as OPENAI_API_KEY and give --model NAME"
+        "no model to call: no provider's key is set, and no model server answers on this machine. Try one of",
+        hints=(
+            'corral "Say hello" --provider ollama --model qwen3     once it serves; or lm-studio, llama-cpp, vllm',
+            'OPENAI_API_KEY=... corral "Say hello" --model gpt-5    or the key of another provider that --help names',
+            'corral "Say hello" --base-url URL --model NAME         any server with /chat/completions',
+        ),
     )
 
 
-def _entry(name: str) -> ProviderEntry:
-    entry = find_provider(name)
+def _entry(name: str, providers: ProviderTable) -> ProviderEntry:
+    entry = providers.find(name)
     if entry is None:
-        known = ", ".join(each.name for each in PROVIDERS)
+        known = ", ".join(each.name for each in providers)
         raise ModelUnavailable(f"there is no provider {name!r}; there are {known}")
     return entry
+
+
+def _only_model(entry: ProviderEntry, base_url: str, server: LocalServer | None) -> str:
+    """The model of a server that has only one to choose; raises `ModelUnavailable`."""
+    if server is None:
+        silent = f" (no server answers at {base_url})" if is_on_this_machine(base_url) else ""
+        raise ModelUnavailable(f"which model of {entry.name}? name it with --model or CORRAL_MODEL{silent}")
+    usable = server.usable()
+    if len(usable) == 1:
+        return usable[0].name
+    names = tuple(model.name for model in usable or server.models)
+    raise ModelUnavailable(f"which model of {entry.name}? name it with --model; there are", hints=names)
+
+
+def _told_window(server: LocalServer | None, model: str) -> int | None:
+    found = server.find(model) if server is not None else None
+    return found.window if found is not None else None
 
 
 def _address(entry: ProviderEntry, asked: str | None) -> str:
@@ -159,29 +219,9 @@ def _address(entry: ProviderEntry, asked: str | None) -> str:
     if asked is None and not entry.base_url:
         raise ModelUnavailable(f"{entry.name} needs --base-url, such as http://127.0.0.1:8000/v1")
     address = (entry.base_url if asked is None else asked).rstrip("/")
-    if fault := _address_fault(address):
+    if fault := address_fault(address):
         raise ModelUnavailable(f"--base-url {fault}")
     return address
-
-
-def _address_fault(address: str) -> str:
-    """What is wrong with an address; empty if nothing is. It is not repeated: it may hold a password."""
-    if not address.isascii() or not address.isprintable() or " " in address:
-        return "holds characters that no address has"
-    try:
-        parts = urlsplit(address)
-        parts.port  # noqa: B018 - reading it is the check
-    except ValueError as error:
-        return f"is no address: {error}"
-    if parts.scheme not in ("http", "https") or not parts.hostname:
-        return "is an address that starts with http:// or https://"
-    if parts.username is not None or parts.password is not None:
-        return "may hold no user and password: give the key in its variable"
-    if parts.query or parts.fragment:
-        return "ends before any ? or #"
-    if parts.path.endswith("/chat/completions"):
-        return "ends before /chat/completions"
-    return ""
 
 
 def _key(entry: ProviderEntry, base_url: str, environ: Mapping[str, str]) -> str:
@@ -195,7 +235,7 @@ def _key(entry: ProviderEntry, base_url: str, environ: Mapping[str, str]) -> str
 
 
 def _window(entry: ProviderEntry, base_url: str, model: str) -> int:
-    if entry.is_local or urlsplit(base_url).hostname in ("localhost", "127.0.0.1", "::1"):
+    if entry.is_local or is_on_this_machine(base_url):
         return LOCAL_WINDOW
     return known_window(model)
 

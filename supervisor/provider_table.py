@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Iterator
+
 import msgspec
 
 OPENAI_CHAT = "openai_chat"
@@ -18,6 +20,8 @@ class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True):
 
     ``adapter`` is the key of the adapter in a worker. ``base_url`` is empty where there is no default address.
     ``key_variable`` is where the key is looked up; ``needs_key`` says that the default address answers nobody without.
+    ``model`` is the model where none is named. ``is_local`` says that it is a server on the person's own machine, whose
+    models and windows can be asked for.
     """
 
     name: str
@@ -27,6 +31,7 @@ class ProviderEntry(msgspec.Struct, frozen=True, kw_only=True):
     needs_key: bool = False
     is_local: bool = False
     aliases: tuple[str, ...] = ()
+    model: str | None = None
 
 
 def _local(name: str, port: int, key_variable: str, *aliases: str) -> ProviderEntry:
@@ -56,7 +61,30 @@ PROVIDERS: tuple[ProviderEntry, ...] = (
 )
 """All of them, in the order in which they are named to a person."""
 
-_BY_NAME = {name: entry for entry in PROVIDERS for name in (entry.name, *entry.aliases)}
+
+class ProviderTable:
+    """Providers by name and alias, in any case of letters."""
+
+    def __init__(self, entries: Iterable[ProviderEntry]) -> None:
+        self._entries = tuple(entries)
+        self._by_name = {name: entry for entry in self._entries for name in (entry.name, *entry.aliases)}
+
+    def __iter__(self) -> Iterator[ProviderEntry]:
+        """All of them, in the order in which they are named to a person."""
+        return iter(self._entries)
+
+    def find(self, name: str) -> ProviderEntry | None:
+        """The provider of that name or alias."""
+        return self._by_name.get(name.strip().lower())
+
+    def with_entries(self, entries: Iterable[ProviderEntry]) -> ProviderTable:
+        """This table with ``entries`` in the place of those of the same name, and before the others where new."""
+        own = {entry.name: entry for entry in entries}
+        kept = [own.pop(entry.name, entry) for entry in self._entries]
+        return ProviderTable([*own.values(), *kept])
+
+
+BUILTIN_PROVIDERS = ProviderTable(PROVIDERS)
 
 # The longest prefix that fits decides. The figures are the ones that the models' makers publish.
 _WINDOWS: dict[str, int] = {
@@ -85,8 +113,8 @@ _WINDOWS: dict[str, int] = {
 
 
 def find_provider(name: str) -> ProviderEntry | None:
-    """The provider of that name or alias, in any case."""
-    return _BY_NAME.get(name.strip().lower())
+    """The built-in provider of that name or alias, in any case."""
+    return BUILTIN_PROVIDERS.find(name)
 
 
 def known_window(model: str) -> int:

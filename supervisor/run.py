@@ -88,10 +88,14 @@ class Run:
         record = SubAgentStart(agent_name=spec.name, agent_id=agent_id, prompt=request.prompt)
         self.hub.publish(record, agent_id)
         start = self._start(agent_id, spec, model, trust, is_main=False)
-        self.grants.park(parent.agent_id)
-        self.tree.set_state(parent.agent_id, "waiting")
+        self.wait_for_children(parent.agent_id)
         life = self._begin(Assignment(start=start, history=(), prompt=request.prompt))
         self._nursery.start_soon(self._hand_back, parent, request, life)
+
+    def wait_for_children(self, agent_id: str) -> None:
+        """An agent that waits for its children gives its place back; the end of the last of them takes it up again."""
+        self.grants.park(agent_id)
+        self.tree.set_state(agent_id, "waiting")
 
     def _start(self, agent_id: str, spec: AgentSpec, model: ModelSettings, trust: Trust, *, is_main: bool) -> Start:
         settings = self.settings

@@ -12,7 +12,7 @@ import msgspec
 import trio
 
 from protocol.codec import upward_decoder
-from protocol.errors import ProtocolError
+from protocol.errors import FrameCutOff, ProtocolError
 from protocol.frame_stream import FrameStream
 from protocol.frames import Cancel, DownwardFrame, Finished, UpwardFrame
 from protocol.handshake import OUT_OF_MEMORY_EXIT_CODE, check_ready
@@ -22,6 +22,8 @@ from supervisor.spawn import ExitStatus, Spawner, WorkerProcess
 
 DRAIN_SECONDS = 0.2
 """For what a dead worker had still sent, where something of its own holds its end of the channel open."""
+
+_FAULT_REPORT = "Fatal Python error"
 
 
 class WorkerEnd(msgspec.Struct, frozen=True, kw_only=True):
@@ -49,6 +51,8 @@ class WorkerLife:
         self._finished: Finished | None = None
         self._heard = float("inf")
         self._judged: tuple[CrashCause, str] | None = None
+        self._cut_off = ""
+        self._has_all_stderr = trio.Event()
 
     @property
     def pid(self) -> int | None:
@@ -83,11 +87,14 @@ class WorkerLife:
             process.kill()
         self._channel = channel = FrameStream(process.stream, upward_decoder)
         async with trio.open_nursery() as nursery:
-            for task in (process.collect_stderr, channel.run_writer, self._watch_sending, self._watch_silence):
+            for task in (channel.run_writer, self._watch_sending, self._watch_silence, self._obey_cancel):
                 nursery.start_soon(task)
-            nursery.start_soon(self._obey_cancel)
+            nursery.start_soon(self._collect_stderr, process)
             await self._listen(process, channel, assignment)
             status = await self._reap(process)
+            if self._finished is None:
+                with trio.move_on_after(DRAIN_SECONDS):
+                    await self._has_all_stderr.wait()
             nursery.cancel_scope.cancel()
         await channel.aclose()
         return self._end(process, status)
@@ -103,6 +110,9 @@ class WorkerLife:
                 nursery.start_soon(self._stop_after_death, process, listening)
                 try:
                     await self._converse(channel, assignment)
+                except FrameCutOff as error:
+                    # How its process ends is the cause; what it was about to say is lost.
+                    self._cut_off = str(error)
                 except ProtocolError as error:
                     # Nothing after a bad frame can be trusted.
                     self._judge("protocol_error", str(error))
@@ -121,6 +131,7 @@ class WorkerLife:
                         channel.put(message)
                 elif isinstance(frame, Finished):
                     self._finished = frame
+                    break  # its last word: nothing behind it is heard
                 else:
                     self._handle(frame)
             # While nobody reads, silence is no fault of the worker.
@@ -132,6 +143,10 @@ class WorkerLife:
         """The end is the process's exit, not the end of its stream: something else may hold the channel open."""
         await process.wait()
         listening.deadline = trio.current_time() + DRAIN_SECONDS
+
+    async def _collect_stderr(self, process: WorkerProcess) -> None:
+        await process.collect_stderr()
+        self._has_all_stderr.set()
 
     # -- bounds -------------------------------------------------------------------------------------------------------
 
@@ -187,11 +202,16 @@ class WorkerLife:
             return WorkerEnd(finished=self._finished, status=status)
         if self._cancelled.is_set():
             return WorkerEnd(status=status)
-        if self._judged is not None:
-            return WorkerEnd(cause=self._judged[0], status=status, detail=self._judged[1])
-        if status.signal is not None:
-            return WorkerEnd(cause="signal", status=status)
-        if status.code == OUT_OF_MEMORY_EXIT_CODE:
-            return WorkerEnd(cause="out_of_memory", status=status, detail="it reached its ceiling of memory")
-        last_line = process.stderr_tail.strip().rpartition("\n")[2]
-        return WorkerEnd(cause="exited_early", status=status, detail=last_line)
+        cause, detail = self._judged or _read_status(status, process.stderr_tail)
+        return WorkerEnd(cause=cause, status=status, detail="; ".join(filter(None, (detail, self._cut_off))))
+
+
+def _read_status(status: ExitStatus, stderr: str) -> tuple[CrashCause, str]:
+    """The cause of a death that nobody saw coming, and what the worker itself said about it."""
+    if status.signal is not None:
+        # What `faulthandler` writes. A signal that gives no time to write leaves older, unrelated lines.
+        report = stderr.rfind(_FAULT_REPORT)
+        return "signal", stderr[report:].strip() if report >= 0 else ""
+    if status.code == OUT_OF_MEMORY_EXIT_CODE:
+        return "out_of_memory", "it reached its ceiling of memory"
+    return "exited_early", stderr.strip().rpartition("\n")[2]

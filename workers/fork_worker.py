@@ -47,8 +47,8 @@ def run_entry(entry: str, kind: str, channel_fd: int) -> NoReturn:
         code = 0
     except SystemExit as leaving:
         code = _exit_code(leaving)
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
     finally:
         _flush()
         os._exit(code)

@@ -45,8 +45,8 @@ _LAST_SECONDS = 5.0
 _PR_SET_PDEATHSIG = 1
 
 
-def run_fork_server(supervisor: int, socket_fd: int) -> NoReturn:
-    """Serve the process ``supervisor`` on ``socket_fd`` until it closes its end; never returns.
+def run_fork_server(supervisor: str, socket_fd: int) -> NoReturn:
+    """Serve the process number ``supervisor`` on ``socket_fd`` until it closes its end; never returns.
 
     Everything else that the process has open is closed, stdin and stdout are ``/dev/null``. Standard error stays: it
     says why a server could not begin.
@@ -54,7 +54,7 @@ def run_fork_server(supervisor: int, socket_fd: int) -> NoReturn:
     try:
         gc.disable()  # what is imported stays: there is nothing to collect before a worker's own work
         _stand_alone(socket_fd)
-        _die_with(supervisor)
+        _die_with(int(supervisor))
         from workers.fork_preload import preload
 
         preload()
@@ -63,8 +63,8 @@ def run_fork_server(supervisor: int, socket_fd: int) -> NoReturn:
         # From here on the server ends by itself, and in order.
         _set_death_signal(0)
         ForkServer(socket.socket(fileno=socket_fd)).serve()
-    except BaseException:
-        sys.excepthook(*sys.exc_info())
+    except BaseException as error:
+        sys.excepthook(type(error), error, error.__traceback__)
         with suppress(OSError, ValueError):
             sys.stderr.flush()
         os._exit(1)

@@ -6,6 +6,7 @@ doing, it ends all it started and exits.
 
 from __future__ import annotations
 
+import faulthandler
 import os
 import select
 import signal
@@ -27,6 +28,7 @@ def run_worker(kind: str, channel_fd: int) -> None:
     """Run a worker of ``kind`` on the socket ``channel_fd`` until its work is done; nothing it started survives it."""
     _quiet_standard_streams()
     _reset_signals()
+    faulthandler.enable()  # where the interpreter itself is ended by a signal, its last words say where
     become_subreaper()
     channel = socket.socket(fileno=channel_fd)
     channel.set_inheritable(False)

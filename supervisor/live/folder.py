@@ -35,7 +35,7 @@ def live_folder(environ: Mapping[str, str]) -> Path:
     runtime = environ.get("XDG_RUNTIME_DIR", "")
     if runtime.startswith("/"):
         with suppress(OSError):
-            found = os.stat(runtime)  # noqa: PTH116 - an unusable path is as good as none, whatever it holds
+            found = Path(runtime).stat()
             if stat.S_ISDIR(found.st_mode) and found.st_uid == os.geteuid():
                 return Path(runtime) / "corral"
     return state_folder(environ) / "run"

@@ -17,7 +17,7 @@ from typing import Protocol
 ADDRESS_BYTES = 103
 """The longest path that every system takes."""
 
-_BACKLOG = 16
+_BACKLOG = 64
 _CREDENTIALS = struct.Struct("3i")
 
 

@@ -70,9 +70,9 @@ _CRASHES: dict[CrashCause, str] = {
     "exited_early": "the agent's process exited before its work was done",
     "out_of_memory": "the agent's process ran out of memory",
     "unresponsive": "the agent's process did not respond any more",
-    "channel_closed": "the agent's process closed its channel",
+    "channel_closed": "the agent's process failed",
     "protocol_error": "the agent's process sent what can't be understood",
-    "spawn_failed": "the agent's process could not be started",
+    "spawn_failed": "the agent failed",
 }
 _ENDS: dict[TurnKind, str] = {"error": "failed", "cancelled": "cancelled", "limit": "stopped"}
 

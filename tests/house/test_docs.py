@@ -31,7 +31,7 @@ DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/scripted-mode
 SECONDS = 60.0
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*\b")
-SHORT_FLAG = re.compile(r"`(-[a-z])`")
+SHORT_FLAG = re.compile(r"`(-[A-Za-z])`")
 SIGNALS = (1, 2, 15)
 MACHINE_PATH = re.compile(r"(?<![\w~.])/(?:work|home|root|tmp|Users|mnt|opt|private|var/folders)/", re.IGNORECASE)
 VOLATILE = {"id", "parent_id", "seq", "elapsed_ms", "usage"}
@@ -104,6 +104,10 @@ def test_every_command_line_in_the_readme_is_one_that_corral_takes() -> None:
             parse_one_shot(arguments, {})
 
 
+def test_every_command_beside_the_run_is_shown() -> None:
+    assert {words[0] for words in commands_of(text_of("README.md"))} >= set(COMMANDS)
+
+
 def test_every_flag_that_the_readme_names_is_one() -> None:
     known = set(one_shot_parser()._option_string_actions)  # pyright: ignore[reportPrivateUsage]  # argparse tells it nowhere else
     elsewhere = {flag for flag in FLAG.findall(text_of("README.md")) if flag not in known}
@@ -136,8 +140,8 @@ def codes_of_module() -> set[int]:
 
 
 def test_the_table_of_exit_codes_is_that_of_the_code_and_so_is_the_help() -> None:
-    shown = [int(code) for cells in rows(section("README.md", "Exit codes")) for code in cells[0].split(",")]
-    assert shown == sorted(codes_of_module())
+    shown = [int(code) for cells in rows(section("README.md", "Exit codes of a run")) for code in cells[0].split(",")]
+    assert sorted(shown) == sorted(codes_of_module())
     told = re.findall(r"\b\d+\b", EPILOG.partition("exit codes:")[2])
     assert {int(code) for code in told} == codes_of_module()
 
@@ -198,7 +202,7 @@ def test_the_sample_of_the_stream_is_what_the_run_above_it_writes(tmp_path: Path
 
 
 def paths_in_tree(lines: Iterable[str]) -> Iterator[str]:
-    """The paths of an indented tree: a line has a folder, or files of the folder above it, then two spaces and words."""
+    """The paths of an indented tree: on a line a folder, or files of the folder above it, then two spaces and words."""
     folders: list[str] = []
     for line in lines:
         depth = (len(line) - len(line.lstrip())) // 2

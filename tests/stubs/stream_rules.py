@@ -124,7 +124,7 @@ class Story:
                 self._end_agent(line)
             case "compaction":
                 self._compact(agent, line)
-            case "text_delta" | "retry":
+            case "text_delta" | "retry" | "agent_crashed":
                 self._hear(agent, line)
             case "run_summary":
                 if line["success"]:

@@ -198,26 +198,31 @@ def test_ctrl_c_while_a_scenario_is_read_is_130_without_a_traceback(tmp_path: Pa
 
 def _interrupt_after(fifo: Path, process: subprocess.Popen[bytes], mode: str = "rb") -> None:
     """Interrupt ``process`` once it has opened ``fifo``, and look at its end."""
-    bound = threading.Thread(target=_let_open, args=(fifo, process))
+    opened = threading.Event()
+    bound = threading.Thread(target=_let_open, args=(fifo, process, opened))
     bound.start()
     try:
         with fifo.open(mode):
+            opened.set()
             process.send_signal(signal.SIGINT)
             stdout, stderr = process.communicate(timeout=SECONDS)
         assert (process.returncode, stdout, stderr) == (130, b"", b"")
     finally:
+        opened.set()
         process.kill()
         process.wait()
         bound.join()
 
 
-def _let_open(fifo: Path, process: subprocess.Popen[bytes]) -> None:
-    """Once ``process`` has ended, or should have, be the other end that an open of ``fifo`` still waits for."""
+def _let_open(fifo: Path, process: subprocess.Popen[bytes], opened: threading.Event) -> None:
+    """Once ``process`` has ended, or should have, be the other end that an open of ``fifo`` waits for, until it is."""
     try:
         process.wait(SECONDS)
     except subprocess.TimeoutExpired:
         process.kill()
-    os.close(os.open(fifo, os.O_RDWR | os.O_NONBLOCK))
+    descriptor = os.open(fifo, os.O_RDWR | os.O_NONBLOCK)
+    opened.wait(SECONDS)
+    os.close(descriptor)
 
 
 def test_a_process_that_ends_before_it_opens_the_fifo_is_a_failure_and_no_wait_without_end(tmp_path: Path) -> None:

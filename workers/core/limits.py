@@ -27,8 +27,12 @@ class CallCap:
 
     def restore(self, iterations: int) -> None:
         """Take up the state that ``iterations`` calls led to in an earlier worker."""
-        if self._is_main and iterations > self.cap:
+        if iterations <= self.cap:
+            return
+        if self._is_main:
             self._extend()
+        else:
+            self.is_last_call = True
 
     def is_reached(self, iterations: int) -> bool:
         """Whether the next call would be one too many."""

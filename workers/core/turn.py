@@ -15,7 +15,7 @@ from collections.abc import Mapping
 
 from protocol.content import AssistantMessage, Outcome, UserMessage
 from protocol.frames import Finished, GrantAnswer, Resume, Start
-from protocol.records import AgentOutcome, ContextUsage, LoopCapRequest, Warn
+from protocol.records import AgentOutcome, ContextUsage, LoopCapRequest, TextDelta, Warn
 from protocol.tool_names import ToolEffect
 from protocol.usage import Usage
 from workers.core.compactor import Compactor
@@ -79,8 +79,10 @@ class Turn:
             return [*self._round.resume(resume.results, resume.delegations), *self._after_tools()]
         last = self._transcript.items[-1]
         if isinstance(last, AssistantMessage):
-            # Its predecessor died between the commit of the final reply and saying so.
-            return self._end("complete", "", "", last.text)
+            # Its predecessor died between the commit of the final reply and saying so; with it the text went void that
+            # a client has.
+            said = [Send(TextDelta(text=last.text))] if self._start.is_main else []
+            return [*said, *self._end_with(last.text)]
         return self._prepare()
 
     def granted(self, answer: GrantAnswer) -> list[Effect]:
@@ -127,6 +129,8 @@ class Turn:
                 return [request, *self._end("limit", "max_iterations", _AT_CAP.format(cap=cap))]
             case "last_call":
                 message = UserMessage(text=self._cap.last_words())
+                if self._transcript.items[-1] == message:  # an earlier worker was told already
+                    return [request, *self._compact_or_send()]
                 self._transcript.append(message)
                 return [request, self._numbering.commit((message,)), *self._compact_or_send()]
 
@@ -213,9 +217,7 @@ class Turn:
             return effects
         if reply.finish == "length":
             effects.append(Send(Warn(message="the reply was cut off at its limit of tokens")))
-        if self._cap.is_last_call:
-            return effects + self._end("limit", "max_iterations", _AT_CAP.format(cap=self._cap.cap), message.text)
-        return effects + self._end("complete", "", "", message.text)
+        return effects + self._end_with(message.text)
 
     # -- after the tools ----------------------------------------------------------------------------------------------
 
@@ -229,6 +231,12 @@ class Turn:
         if tool_round.stopped_by:
             return [commit, *self._end("error", "loop_guard", tool_round.stopped_by)]
         return [commit, *self._prepare()]
+
+    def _end_with(self, response: str) -> list[Effect]:
+        """The end by a reply without calls."""
+        if self._cap.is_last_call:
+            return self._end("limit", "max_iterations", _AT_CAP.format(cap=self._cap.cap), response)
+        return self._end("complete", "", "", response)
 
     def _end(self, outcome: AgentOutcome, code: str, message: str, response: str = "") -> list[Effect]:
         self.ended = True

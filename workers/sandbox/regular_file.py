@@ -12,6 +12,7 @@ from collections.abc import Generator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from workers.sandbox.beneath import opened_parent
 from workers.sandbox.paths import file_error, missing, shown
 from workers.tools.tool import ToolError
 
@@ -29,11 +30,13 @@ _KINDS = (
 def open_regular(root: Path, path: Path) -> Generator[int, None, None]:
     """A descriptor of the regular file at ``path``, open for reading; raises `ToolError` for anything else.
 
-    Never blocks on what ``path`` is, only on its disk.
+    Never blocks on what ``path`` is, only on its disk. Hard links are files like any other.
     """
     try:
-        _check_kind(root, path, path.lstat().st_mode)
-        descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC)
+        with opened_parent(root, path) as (folder, name):
+            _check_kind(root, path, os.stat(name, dir_fd=folder, follow_symlinks=False).st_mode)
+            flags = os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW | os.O_CLOEXEC
+            descriptor = os.open(name, flags, dir_fd=folder)
     except FileNotFoundError:
         raise missing(root, path) from None
     except OSError as error:
@@ -72,36 +75,55 @@ def replace_regular(root: Path, path: Path, content: bytes) -> None:
     """
     try:
         _make_folders(root, path)
-        before = _status_of_writable(root, path)
-        temporary = path.with_name(f".corral-{secrets.token_hex(8)}.tmp")
-        flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
-        descriptor = os.open(temporary, flags, 0o666 if before is None else 0o600)
-        try:
-            with os.fdopen(descriptor, "wb") as file:
-                file.write(content)
-                if before is not None:
-                    _keep_mode_and_owner(file.fileno(), before)
-            temporary.replace(path)
-        except BaseException:
-            temporary.unlink(missing_ok=True)
-            raise
+        with opened_parent(root, path) as (folder, name):
+            before = _status_of_writable(root, path, folder, name)
+            temporary = _written_beside(folder, content, before)
+            try:
+                os.replace(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            except BaseException:
+                _unlink_if_there(folder, temporary)
+                raise
+    except FileNotFoundError:
+        raise missing(root, path) from None
     except OSError as error:
         raise file_error(error, shown(root, path)) from None
 
 
+def _written_beside(folder: int, content: bytes, before: os.stat_result | None) -> str:
+    """The name of a new file in ``folder`` with ``content``, and with mode and owner of ``before``."""
+    temporary = f".corral-{secrets.token_hex(8)}.tmp"
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    descriptor = os.open(temporary, flags, 0o666 if before is None else 0o600, dir_fd=folder)
+    try:
+        with os.fdopen(descriptor, "wb") as file:
+            file.write(content)
+            if before is not None:
+                _keep_mode_and_owner(file.fileno(), before)
+    except BaseException:
+        _unlink_if_there(folder, temporary)
+        raise
+    return temporary
+
+
+def _unlink_if_there(folder: int, name: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(name, dir_fd=folder)
+
+
 def _make_folders(root: Path, path: Path) -> None:
     """Make the folders between ``root`` and ``path``; not ``root``, which somebody may have removed on purpose."""
-    for folder in reversed(path.relative_to(root).parents[:-1]):
-        (root / folder).mkdir(exist_ok=True)
+    for relative in reversed(path.relative_to(root).parents[:-1]):
+        with opened_parent(root, root / relative) as (folder, name), suppress(FileExistsError):
+            os.mkdir(name, dir_fd=folder)
 
 
-def _status_of_writable(root: Path, path: Path) -> os.stat_result | None:
+def _status_of_writable(root: Path, path: Path, folder: int, name: str) -> os.stat_result | None:
     try:
-        before = path.lstat()
+        before = os.stat(name, dir_fd=folder, follow_symlinks=False)
     except FileNotFoundError:
         return None
     _check_kind(root, path, before.st_mode)
-    if not os.access(path, os.W_OK):
+    if not os.access(name, os.W_OK, dir_fd=folder):
         # Renaming over it would work, but whoever made it read-only meant the content.
         raise ToolError(f"{shown(root, path)} is read-only.")
     return before

@@ -2,20 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Iterator
+from collections.abc import Container, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import trio
 
+from workers.sandbox.beneath import entries_of
 from workers.sandbox.regular_file import read_regular
 from workers.tools.tool import ToolError
 
 if TYPE_CHECKING:
     from pathspec import GitIgnoreSpec
 
+_IGNORE_FILE = ".gitignore"
 _LONGEST_IGNORE_FILE = 1_000_000
 
 
@@ -46,9 +47,12 @@ class IgnoreRules:
                 return verdict
         return False
 
-    def within(self, root: Path, folder: str) -> IgnoreRules:
-        """The rules inside ``folder`` (empty for the root, else ending with ``/``), given those of its parent."""
-        names = [f"{folder}.gitignore"]
+    def within(self, root: Path, folder: str, files: Container[str] = (_IGNORE_FILE,)) -> IgnoreRules:
+        """The rules inside ``folder`` (empty for the root, else ending with ``/``), given those of its parent.
+
+        ``files`` are the names of the files that may be there; what isn't among them is not looked for.
+        """
+        names = [f"{folder}{_IGNORE_FILE}"] if _IGNORE_FILE in files else []
         if not folder:
             names.insert(0, ".git/info/exclude")
         specs = [spec for name in names if (spec := _read_spec(root, root / name)) is not None]
@@ -56,8 +60,6 @@ class IgnoreRules:
 
 
 def _read_spec(root: Path, file: Path) -> GitIgnoreSpec | None:
-    if not file.is_file():
-        return None
     try:
         content = read_regular(root, file, _LONGEST_IGNORE_FILE)
     except ToolError:
@@ -116,13 +118,12 @@ def _entries(root: Path, folder: str, rules: IgnoreRules) -> Iterator[tuple[Entr
     """The entries of one folder, each with the rules of that folder; ``rules`` are those of its parent."""
     trio.from_thread.check_cancelled()
     try:
-        with os.scandir(root / folder) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+        entries = entries_of(root, root / folder)
     except OSError:
         return
-    rules = rules.within(root, folder)
+    names = {entry.name for entry in entries if not entry.is_folder}
+    rules = rules.within(root, folder, names)
     for entry in entries:
         path = folder + entry.name
-        is_folder = entry.is_dir(follow_symlinks=False)
-        if entry.name != ".git" and not rules.ignore(path, is_folder):
-            yield Entry(path=path, is_folder=is_folder, is_link=entry.is_symlink()), rules
+        if entry.name != ".git" and not rules.ignore(path, entry.is_folder):
+            yield Entry(path=path, is_folder=entry.is_folder, is_link=entry.is_link), rules

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import re
 import warnings
+from bisect import bisect_right
 from collections.abc import Iterator
-from dataclasses import dataclass, field
 from functools import partial
 from pathlib import Path
 from typing import Annotated
@@ -14,9 +14,10 @@ import trio
 from msgspec import Meta
 
 from protocol.codec import clean_text
-from workers.sandbox.paths import missing, resolve_inside, shown, visible
+from workers.sandbox.paths import ProjectGone, existing, is_folder, resolve_inside, shown, visible
 from workers.sandbox.regular_file import read_regular
 from workers.tools.file_tree import walk
+from workers.tools.line_search import Expression, Match, engines, search_lines
 from workers.tools.text_file import decode, split_lines
 from workers.tools.tool import Tool, ToolArguments, ToolContext, ToolError, ToolOutput
 
@@ -25,62 +26,128 @@ LONGEST_LINE = 300
 LARGEST_FILE = 10_000_000
 """How many lines one call returns, and characters of each; bytes of a file that is still searched."""
 
+LONGEST_SEARCH = 30.0
+"""Seconds after which a search ends with what it has found."""
+
+_PIECE = 500_000  # bytes of text that are given to the search at once
+
 
 class GrepArguments(ToolArguments, frozen=True, kw_only=True):
     """What the model gives."""
 
-    pattern: Annotated[str, Meta(description="A Python regular expression, matched against each line.")]
-    path: Annotated[str | None, Meta(description="A file or folder, relative to the project's root.")] = None
-    case_insensitive: Annotated[bool, Meta(description="Ignore upper and lower case.")] = False
+    pattern: Annotated[str, Meta(description="A Python regular expression, for one line.")]
+    path: Annotated[str | None, Meta(description="A file or folder; else everything.")] = None
+    case_insensitive: bool = False
 
 
 async def run(arguments: GrepArguments, context: ToolContext) -> ToolOutput:
-    """Search in a thread; cancelling abandons it and ends it with the file that it is at."""
-    expression = _compiled(arguments)
-    search = partial(_grep, expression, arguments.path or "", context.root)
-    return ToolOutput(output=await trio.to_thread.run_sync(search, abandon_on_cancel=True))
+    """Read files in a thread and match their lines in a process of its own, with a bound in time.
+
+    Cancelling kills the process and ends the thread with the file that it is at.
+    """
+    expression = _checked(arguments)
+    start = await trio.to_thread.run_sync(_start, arguments.path or "", context.root, abandon_on_cancel=True)
+    search = _Search(context.root, start)
+    with trio.move_on_after(LONGEST_SEARCH) as limit:
+        for command in engines(expression, context.root, MOST_MATCHES + 1):
+            search = _Search(context.root, start)
+            try:
+                if await search_lines(command, context.root, search.next_piece, search.take):
+                    break
+            except FileNotFoundError:
+                if not context.root.is_dir():
+                    raise ProjectGone(context.root) from None
+                raise
+    return ToolOutput(output=search.result(expression.pattern, stopped=limit.cancelled_caught))
 
 
-def _compiled(arguments: GrepArguments) -> re.Pattern[str]:
+def _checked(arguments: GrepArguments) -> Expression:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # about what other versions of Python may read into the pattern
-            return re.compile(arguments.pattern, re.IGNORECASE if arguments.case_insensitive else 0)
+            re.compile(arguments.pattern)
+        arguments.pattern.encode()
+    except UnicodeEncodeError:
+        raise ToolError("`pattern` has lone surrogates, which no file can hold as text.") from None
     except (re.error, OverflowError, RecursionError) as error:
         raise ToolError(
             f"`pattern` is no valid Python regular expression: {error}. Escape special characters with a backslash."
         ) from None
+    return Expression(pattern=arguments.pattern, ignore_case=arguments.case_insensitive)
 
 
-@dataclass
+def _start(given: str, root: Path) -> Path:
+    path = resolve_inside(root, given)
+    existing(root, path)
+    if not is_folder(root, path):
+        read_regular(root, path, LARGEST_FILE)  # says why, if it can't be read
+    return path
+
+
 class _Search:
-    """One search and what was passed over in it."""
+    """One search: the text of its files as one sequence of lines, and the lines of it that match."""
 
-    root: Path
-    expression: re.Pattern[str]
-    too_large: list[str] = field(default_factory=list[str])
+    def __init__(self, root: Path, start: Path) -> None:
+        self._root = root
+        self._start = start
+        self._texts = self._lines_of_files()
+        self._names: list[str] = []
+        self._first_lines: list[int] = []
+        self._lines = 0
+        self._too_large: list[str] = []
+        self._found: list[str] = []
 
-    def matches_in(self, paths: Iterator[Path]) -> Iterator[str]:
-        for path in paths:
+    async def next_piece(self) -> bytes:
+        """The next lines to search, empty when there are no more."""
+        return await trio.to_thread.run_sync(self._next_piece, abandon_on_cancel=True)
+
+    def _next_piece(self) -> bytes:
+        piece = bytearray()
+        for name, lines in self._texts:
+            self._names.append(name)
+            self._first_lines.append(self._lines + 1)
+            self._lines += len(lines)
+            piece += "\n".join(lines).encode() + b"\n"
+            if len(piece) >= _PIECE:
+                break
+        return bytes(piece)
+
+    def _lines_of_files(self) -> Iterator[tuple[str, list[str]]]:
+        for path in _files(self._root, self._start):
             trio.from_thread.check_cancelled()
-            yield from self._matches_in_file(path)
+            name = shown(self._root, path)
+            try:
+                content = read_regular(self._root, path, LARGEST_FILE)
+            except ToolError:
+                continue  # a pipe, a file that may not be read or that is gone
+            if content is None:
+                self._too_large.append(name)
+                continue
+            file = decode(content)
+            if file is not None and (lines := split_lines(file.text)):
+                yield name, lines
 
-    def _matches_in_file(self, path: Path) -> Iterator[str]:
-        name = shown(self.root, path)
-        try:
-            content = read_regular(self.root, path, LARGEST_FILE)
-        except ToolError:
-            return  # a pipe, a file that may not be read or that is gone
-        if content is None:
-            self.too_large.append(name)
-            return
-        file = decode(content)
-        if file is None:
-            return
-        for number, line in enumerate(split_lines(file.text), start=1):
-            match = self.expression.search(line)
-            if match is not None:
-                yield f"{name}:{number}: {_cut(line, match.start())}"
+    def take(self, match: Match) -> None:
+        """A line was found."""
+        at = bisect_right(self._first_lines, match.number) - 1
+        number = match.number - self._first_lines[at] + 1
+        start = len(match.line[: match.start].decode("utf-8", "replace"))
+        self._found.append(f"{self._names[at]}:{number}: {_cut(match.line.decode('utf-8', 'replace'), start)}")
+
+    def result(self, pattern: str, stopped: bool) -> str:
+        """What the model is told; ``stopped`` where the time was up before the end."""
+        lines = self._found[:MOST_MATCHES]
+        if len(self._found) > MOST_MATCHES:
+            lines.append(f"[more than {MOST_MATCHES} lines match; give a narrower pattern or path]")
+        elif stopped:
+            lines.append(f"[stopped after {LONGEST_SEARCH:g} s, not at the end; give a narrower path, a simpler pattern]")
+        elif not lines:
+            lines.append(f"No line in {shown(self._root, self._start)} matches {visible(pattern)}.")
+        if self._too_large:
+            names = ", ".join(self._too_large[:5])
+            count = len(self._too_large)
+            lines.append(f"[not searched, over {LARGEST_FILE} bytes: {count} files, such as {names}]")
+        return clean_text("\n".join(lines))
 
 
 def _cut(line: str, match: int) -> str:
@@ -91,29 +158,8 @@ def _cut(line: str, match: int) -> str:
     return f"{'...' if start else ''}{line[start:end]}{'...' if end < len(line) else ''}"
 
 
-def _grep(expression: re.Pattern[str], given: str, root: Path) -> str:
-    path = resolve_inside(root, given)
-    if not path.exists():
-        raise missing(root, path)
-    if not path.is_dir():
-        read_regular(root, path, LARGEST_FILE)  # says why, if it can't be read
-    search = _Search(root, expression)
-    lines: list[str] = []
-    for line in search.matches_in(_files(root, path)):
-        if len(lines) == MOST_MATCHES:
-            lines.append(f"[more than {MOST_MATCHES} lines match; give a narrower pattern or path]")
-            break
-        lines.append(line)
-    if not lines:
-        lines.append(f"No line in {shown(root, path)} matches {visible(expression.pattern)}.")
-    if search.too_large:
-        names = ", ".join(search.too_large[:5])
-        lines.append(f"[not searched, over {LARGEST_FILE} bytes: {len(search.too_large)} files, such as {names}]")
-    return clean_text("\n".join(lines))
-
-
 def _files(root: Path, path: Path) -> Iterator[Path]:
-    if not path.is_dir():
+    if not is_folder(root, path):
         yield path
         return
     for entry in walk(root, path):
@@ -124,8 +170,8 @@ def _files(root: Path, path: Path) -> Iterator[Path]:
 TOOL = Tool(
     name="Grep",
     description=(
-        "Search files for lines that match a Python regular expression. Returns `path:line: text`, paths relative to "
-        f"the project's root, {MOST_MATCHES} lines at most. Binaries and what git ignores are left out."
+        f"Search text files by regular expression; gives path:line: text, {MOST_MATCHES} lines at most. "
+        "Leaves out what git ignores."
     ),
     effect="read",
     arguments=GrepArguments,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator
 from itertools import islice
 from pathlib import Path
@@ -11,7 +12,8 @@ from typing import Annotated
 import trio
 from msgspec import Meta
 
-from workers.sandbox.paths import file_error, missing, resolve_inside, shown, visible
+from workers.sandbox.beneath import entries_of, opened_parent
+from workers.sandbox.paths import existing, file_error, resolve_inside, shown, visible
 from workers.tools.file_tree import walk
 from workers.tools.tool import Tool, ToolArguments, ToolContext, ToolError, ToolOutput
 
@@ -47,22 +49,19 @@ def _list(arguments: ListArguments, root: Path) -> str:
 def existing_folder(root: Path, given: str) -> Path:
     """The folder inside ``root`` that ``given`` names; raises `ToolError` when there is none."""
     path = resolve_inside(root, given)
-    if not path.exists():
-        raise missing(root, path)
-    if not path.is_dir():
+    if not stat.S_ISDIR(existing(root, path).st_mode):
         raise ToolError(f"{shown(root, path)} is not a folder.")
     return path
 
 
 def _lines_in(root: Path, folder: Path) -> Iterator[str]:
     try:
-        with os.scandir(folder) as found:
-            entries = sorted(found, key=lambda entry: entry.name)
+        entries = entries_of(root, folder)
     except OSError as error:
         raise file_error(error, shown(root, folder)) from None
     above = "" if folder == root else f"{folder.relative_to(root).as_posix()}/"
     for entry in entries:
-        yield _line(root, above + entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
+        yield _line(root, above + entry.name, entry.is_folder, entry.is_link)
 
 
 def _lines_below(root: Path, folder: Path) -> Iterator[str]:
@@ -73,7 +72,8 @@ def _lines_below(root: Path, folder: Path) -> Iterator[str]:
 def _line(root: Path, path: str, is_folder: bool, is_link: bool) -> str:
     if is_link:
         try:
-            return f"{visible(path)} -> {visible((root / path).readlink())}"
+            with opened_parent(root, root / path) as (folder, name):
+                return f"{visible(path)} -> {visible(os.readlink(name, dir_fd=folder))}"
         except OSError:
             return f"{visible(path)} -> ?"
     return visible(path) + ("/" if is_folder else "")

@@ -8,7 +8,7 @@ from typing import Annotated
 import trio
 from msgspec import Meta
 
-from workers.sandbox.paths import resolve_inside, shown
+from workers.sandbox.paths import exists, resolve_inside, shown
 from workers.sandbox.regular_file import read_regular, replace_regular
 from workers.tools.read import WHOLE_FILE
 from workers.tools.text_file import split_lines
@@ -34,7 +34,7 @@ def _write(arguments: WriteArguments, context: ToolContext) -> ToolOutput:
     except UnicodeEncodeError:
         raise ToolError("`content` has lone surrogates, which no file can hold as text.") from None
     with context.files.lock:
-        existed = path.exists()
+        existed = exists(context.root, path)
         if existed:
             refuse_stale(context, path)
         replace_regular(context.root, path, content)

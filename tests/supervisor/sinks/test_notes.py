@@ -62,7 +62,14 @@ NOTES: list[tuple[Record, str | None]] = [
         crash("exited_early", code=0, detail="bye"),
         "the agent's process exited before its work was done (exit code 0): bye",
     ),
-    (crash("spawn_failed", detail="no memory"), "the agent's process could not be started: no memory"),
+    (
+        crash("spawn_failed", detail="its process could not be started: no memory"),
+        "the agent failed: its process could not be started: no memory",
+    ),
+    (
+        crash("channel_closed", signal=9, detail="it closed its channel and lived on", restart=2),
+        "the agent's process failed (SIGKILL): it closed its channel and lived on; a new one goes on with the work",
+    ),
     (
         Compaction(trigger="threshold", status="started", context_percent=84),
         "the context is 84 % full: summing up the history",

@@ -89,6 +89,8 @@ async def test_release_lets_go_whoever_waits_for_room_and_nobody_waits_after_it(
 
 async def test_a_reader_that_goes_away_is_noticed_and_frees_whoever_waits(pipe: OutputPipe) -> None:
     pipe.writer.write(b"x" * (2 * QUEUE_BYTES + pipe_capacity()))
+    assert await pipe.read_some(1), "the thread writes the first piece by now"
+    pipe.writer.write(PIECE)
     with trio.fail_after(BOUND):
         async with trio.open_nursery() as nursery:
             nursery.start_soon(pipe.writer.room)
@@ -110,8 +112,9 @@ async def test_what_is_written_for_a_reader_that_has_gone_is_dropped(pipe: Outpu
 
 
 async def test_finish_returns_only_once_the_last_byte_is_taken(pipe: OutputPipe) -> None:
-    content = b"x" * (2 * pipe_capacity())
+    content = b"x" * (3 * pipe_capacity())
     pipe.writer.write(content)
+    read = len(await pipe.read_some(1))  # nothing is queued any more: all of it is being written
     finished = False
 
     async def finish() -> None:
@@ -124,7 +127,6 @@ async def test_finish_returns_only_once_the_last_byte_is_taken(pipe: OutputPipe)
             nursery.start_soon(finish)
             await trio.testing.wait_all_tasks_blocked()
             assert not finished
-            read = 0
             while read < len(content):
                 read += len(await pipe.read_some())
     assert finished

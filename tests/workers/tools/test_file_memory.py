@@ -19,6 +19,6 @@ def test_a_file_is_stale_once_its_content_is_another_one() -> None:
 def test_a_later_process_takes_up_what_was_known() -> None:
     memory = FileMemory()
     memory.remember(Path("/p/a"), b"one")
-    later = FileMemory(memory.digests())
+    later = FileMemory(memory.take_news())
     assert later.is_stale(Path("/p/a"), b"two")
     assert not later.knows(Path("/p/b"))
