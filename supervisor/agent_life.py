@@ -107,12 +107,14 @@ class AgentLife:
 
     async def live(self) -> None:
         """Wait for a place, run workers until one finishes the turn or no other may be started, conclude."""
-        assignment = [self._assignment.start, *map(_as_history, self._assignment.history)]
-        assignment.append(Prompt(text=self._assignment.prompt))
         end = WorkerEnd()
         while True:
             await self._wait_for_place()
             if self._cancel_ending is not None:
+                break
+            # Made at the last moment: children may have ended while there was no place.
+            assignment = await self._resume() if self.frames.commits else self._begin()
+            if assignment is None:
                 break
             end = await self._run_worker(assignment)
             if end.cause is None or self._cancel_ending is not None:
@@ -121,10 +123,7 @@ class AgentLife:
             self._tell_of_crash(end, end.cause, restart)
             if restart is None:
                 break
-            resumption = await self._resume()
-            if resumption is None:
-                break
-            assignment = resumption
+            self._run.tree.restart(self.agent_id)
         self.ending = self._decide_ending(end)
         await self._conclude()
 
@@ -160,11 +159,12 @@ class AgentLife:
             return None
         return self._restarts.next(trio.current_time(), cause, self.frames.commits)
 
+    def _begin(self) -> list[DownwardFrame]:
+        """What a worker is told of a turn of which nothing is committed."""
+        return [self.start, *map(_as_history, self._assignment.history), Prompt(text=self._assignment.prompt)]
+
     async def _resume(self) -> list[DownwardFrame] | None:
         """What a new worker is told: all that is committed, and what became of the open calls. None: can't be read."""
-        self._run.tree.restart(self.agent_id)
-        if not self.frames.commits:
-            return [self.start, *map(_as_history, self._assignment.history), Prompt(text=self._assignment.prompt)]
         try:
             history = await self._run.read_history(self.agent_id)
         except StorageFailed as error:

@@ -88,9 +88,7 @@ def narrower_trust(run: Trust, spec: AgentSpec) -> Trust:
     return spec.trust
 
 
-def load_agents(
-    project_root: Path, config_folder: Path, providers: ProviderTable = BUILTIN_PROVIDERS
-) -> AgentCatalog:
+def load_agents(project_root: Path, config_folder: Path, providers: ProviderTable = BUILTIN_PROVIDERS) -> AgentCatalog:
     """Read both folders of agent files. Never fails: what can't be read is told in `AgentCatalog.notes`.
 
     ``config_folder`` is the user's folder of corral (`supervisor.xdg.config_folder`), which holds ``agents/``.

@@ -16,9 +16,12 @@ INTERRUPTED = 130
 STDOUT_CLOSED = 141
 
 COMMANDS: dict[str, str] = {
+    "config": "supervisor.commands.config:config",
     "kill": "supervisor.live.commands:kill",
     "ps": "supervisor.live.commands:ps",
+    "sessions": "supervisor.commands.sessions:sessions",
     "tail": "supervisor.live.commands:tail",
+    "trust": "supervisor.commands.trust:trust",
 }
 """Commands beside the one-shot run: first word -> ``module:function``.
 
@@ -48,7 +51,7 @@ def _dispatch(arguments: list[str]) -> int:
         let_python_interrupt()
         return run()
     except SupervisorError as error:
-        _complain(str(error))
+        _complain(str(error), error.hints)
         return error.exit_code
     finally:
         let_python_interrupt()
@@ -70,6 +73,9 @@ def _prepare(arguments: list[str]) -> Callable[[], int]:
     from supervisor.config import read_settings
 
     settings = read_settings(values, os.environ, sys.stdin)
+    from supervisor.key_scrubbing import take_out_of_environment
+
+    take_out_of_environment(settings.environ)
     from supervisor.spawn import choose_spawner, fork_early  # imports trio: what is wrong was told before
 
     early = None if settings.spawn == "fresh" else fork_early()
@@ -130,12 +136,13 @@ def _print(text: str) -> int:
     return 0
 
 
-def _complain(sentence: str) -> None:
-    """One line on standard error, without what could steer a terminal."""
+def _complain(sentence: str, hints: Sequence[str]) -> None:
+    """A line on standard error and one for each hint, without what could steer a terminal."""
     from supervisor.terminal_text import printable
 
+    lines = [f"corral: {sentence}{':' if hints else ''}", *(f"    {hint}" for hint in hints)]
     try:
-        sys.stderr.write(printable(f"corral: {sentence}").replace("\n", " ") + "\n")
+        sys.stderr.write("".join(printable(line).replace("\n", " ") + "\n" for line in lines))
         sys.stderr.flush()
     except OSError:
         pass  # nobody reads it; the exit code still says it

@@ -1,6 +1,7 @@
 """The settings of a one-shot run, read and checked before anything is started.
 
-Precedence: flag, environment, agent file, default. Source: the v1 wire contract, "Flags and environment".
+Precedence: flag, environment, the user's file, the agent's file, default. Source: the v1 wire contract, "Flags and
+environment".
 """
 
 from __future__ import annotations
@@ -19,8 +20,13 @@ from supervisor.core.grants import TreeLimits
 from supervisor.core.worker_times import WorkerTimes
 from supervisor.errors import WrongUsage
 from supervisor.flags import FlagValues
-from supervisor.model_choice import ModelFlags, choose_model, key_variables
-from supervisor.prompt import given_prompt, piped_prompt
+from supervisor.local_servers import LocalServers
+from supervisor.model_choice import ModelFlags, choose_model, key_variables, model_notes
+from supervisor.project_instructions import read_instructions
+from supervisor.project_trust import TrustStore, files_with_commands
+from supervisor.prompt import STDIN_SECONDS, given_prompt, joined_prompt, piped_prompt
+from supervisor.provider_table import ProviderTable
+from supervisor.settings_file import SettingsFile, read_settings_file
 from supervisor.xdg import config_folder, state_folder
 
 OutputFormat: TypeAlias = Literal["text", "json", "stream-json"]
@@ -28,31 +34,20 @@ SpawnMode: TypeAlias = Literal["auto", "fork", "fresh"]
 """``fork``: workers are forks of a fork server; ``fresh``: an exec for each; ``auto``: fork where the system is fit."""
 
 
-class OneShotSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """All that a one-shot run needs to know. Times are in seconds.
+class PlainSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """Those settings of a run that stand for themselves. Times are in seconds.
 
-    ``project_root`` is absolute, without symbolic links, and was a folder when it was read; ``state_folder`` is the
-    folder that holds the session store. ``session_id`` is the session to go on with, as given; None for a new one.
-    ``catalog`` has all agents and the notes on their files, ``trust`` and ``model`` are the main agent's. ``environ``
-    holds the key variables that are set, for sub-agents whose file names another provider. ``timeout`` bounds the whole
-    run (None: no bound), ``retry_delay`` is the time before the first retry of a model call, ``cancel_grace`` what a
-    cancelled worker has before it is killed.
+    ``timeout`` bounds the whole run (None: no bound), ``retry_delay`` is the time before the first retry of a model
+    call. ``verbose`` says that the agents' doings are shown even where nobody sits at a terminal.
     """
 
-    prompt: str
     output_format: OutputFormat
-    project_root: Path
-    state_folder: Path
-    session_id: str | None
-    agent_name: str
     trust: Trust
-    model: ModelSettings
-    catalog: AgentCatalog
-    environ: dict[str, str]
     limits: TreeLimits
     timeout: float | None
     retry_delay: float
     quiet: bool
+    verbose: bool
     spawn: SpawnMode
     restart: bool
     worker_times: WorkerTimes
@@ -60,53 +55,130 @@ class OneShotSettings(msgspec.Struct, frozen=True, kw_only=True):
     memory: MemoryLimits
 
 
+class OneShotSettings(PlainSettings, frozen=True, kw_only=True):
+    """All that a one-shot run needs to know.
+
+    ``project_root`` is absolute, without symbolic links, and was a folder when it was read; ``project_is_trusted`` says
+    that commands which its files name may run. ``state_folder`` is the folder that holds the session store.
+    ``session_id`` is the session to go on with, as given; None for a new one. ``catalog`` has all agents, ``trust`` and
+    ``model`` are the main agent's. ``providers`` are ours and the user's, ``environ`` holds their key variables that
+    are set, for sub-agents whose file names another provider. ``notes`` are sentences for a person, to be shown at the
+    beginning.
+    """
+
+    prompt: str
+    project_root: Path
+    project_is_trusted: bool
+    state_folder: Path
+    session_id: str | None
+    agent_name: str
+    model: ModelSettings
+    catalog: AgentCatalog
+    providers: ProviderTable
+    environ: dict[str, str]
+    notes: tuple[str, ...]
+
+
+class PersonalValues(msgspec.Struct, frozen=True, kw_only=True):
+    """What a person has set, the user's file included, and the project that it is for."""
+
+    values: FlagValues
+    file: SettingsFile
+    project_root: Path
+    notes: tuple[str, ...]
+
+
+def read_personal_values(values: FlagValues, environ: Mapping[str, str]) -> PersonalValues:
+    """Find the project and put the user's file behind ``values``; raises `WrongUsage`.
+
+    Where the project's root is decides whether the file is the user's own: so the root never comes from it.
+    """
+    project_root = _read_project_root(values.text("project-root"))
+    file, notes = read_settings_file(config_folder(environ), project_root)
+    return PersonalValues(values=values.with_stored(file), file=file, project_root=project_root, notes=notes)
+
+
 def read_settings(values: FlagValues, environ: Mapping[str, str], stdin: TextIO | None) -> OneShotSettings:
     """Read and check everything; raises `WrongUsage` at the first fault.
 
     Standard input is read last: what else is wrong is reported at once, though it may never end.
     """
-    prompt = given_prompt(values, stdin)
+    person = read_personal_values(values, environ)
+    given = given_prompt(person.values, stdin)
+    patience = person.values.number("stdin-timeout", zero=True)
+    settings = _read_all_but_prompt(person, environ)
+    if given is None:
+        return msgspec.structs.replace(settings, prompt=piped_prompt(stdin))
+    patience = STDIN_SECONDS if patience is None else patience
+    prompt, notes = joined_prompt(given, stdin, _folders_of_mentions(person.project_root), patience)
+    return msgspec.structs.replace(settings, prompt=prompt, notes=(*settings.notes, *notes))
+
+
+def _read_all_but_prompt(person: PersonalValues, environ: Mapping[str, str]) -> OneShotSettings:
+    values, providers, project_root = person.values, person.file.providers, person.project_root
+    plain = read_plain_settings(values)
+    flags = _read_model_flags(values)
+    agent_name = values.text("agent") or DEFAULT_AGENT
+    catalog = load_agents(project_root, config_folder(environ), providers)
+    instructions, notes = read_instructions(project_root)
+    if instructions:
+        catalog = catalog.with_instructions(instructions)
+    spec = catalog.get(agent_name)
+    model = choose_model(flags, spec, environ, providers, LocalServers())
+    plain = msgspec.structs.replace(plain, trust=narrower_trust(plain.trust, spec))
+    return OneShotSettings(
+        **msgspec.structs.asdict(plain),
+        prompt="",
+        project_root=project_root,
+        project_is_trusted=values.switch("trust-project") or _is_trusted(project_root, environ),
+        state_folder=state_folder(environ),
+        session_id=values.text("session"),
+        agent_name=agent_name,
+        model=model,
+        catalog=catalog,
+        providers=providers,
+        environ=key_variables(environ, providers),
+        notes=(*person.notes, *notes, *catalog.notes, *model_notes(flags, spec, model)),
+    )
+
+
+def read_plain_settings(values: FlagValues) -> PlainSettings:
+    """Those settings that need nothing but their values; raises `WrongUsage` at the first that is wrong."""
     retry_delay = values.number("retry-delay", zero=True)
-    worker_times = _read_worker_times(values)
-    ceilings = Ceilings(
+    return PlainSettings(
+        output_format=cast(OutputFormat, values.choice("output-format", get_args(OutputFormat), "text")),
+        trust=cast(Trust, values.choice("trust", get_args(Trust), "auto")),
+        limits=_read_limits(values),
+        timeout=values.number("timeout"),
+        retry_delay=1.0 if retry_delay is None else retry_delay,
+        quiet=values.switch("quiet"),
+        verbose=values.switch("verbose"),
+        spawn=cast(SpawnMode, values.choice("spawn", get_args(SpawnMode), "auto")),
+        restart=not values.switch("no-restart"),
+        worker_times=_read_worker_times(values),
+        ceilings=_read_ceilings(values),
+        memory=MemoryLimits(free=values.size("mem-free") or MemoryLimits().free, tree=values.size("tree-memory")),
+    )
+
+
+def _is_trusted(project_root: Path, environ: Mapping[str, str]) -> bool:
+    return TrustStore(state_folder(environ)).is_trusted(project_root, files_with_commands(project_root))
+
+
+def _folders_of_mentions(project_root: Path) -> tuple[Path, ...]:
+    """Where a file that the prompt names is looked for: in the project, then where the person is."""
+    try:
+        return (project_root, Path.cwd())
+    except FileNotFoundError:
+        return (project_root,)
+
+
+def _read_ceilings(values: FlagValues) -> Ceilings:
+    return Ceilings(
         memory_bytes=values.size("agent-memory"),
         cpu_seconds=values.whole_number("agent-cpu-seconds"),
         open_files=values.whole_number("agent-open-files", least=64),
         file_bytes=values.size("agent-file-size"),
-    )
-    memory = MemoryLimits(free=values.size("mem-free") or MemoryLimits().free, tree=values.size("tree-memory"))
-    asked_trust = cast(Trust, values.choice("trust", get_args(Trust), "auto"))
-    output_format = cast(OutputFormat, values.choice("output-format", get_args(OutputFormat), "text"))
-    limits = _read_limits(values)
-    timeout = values.number("timeout")
-    quiet = values.switch("quiet")
-    spawn = cast(SpawnMode, values.choice("spawn", get_args(SpawnMode), "auto"))
-    model_flags = _read_model_flags(values)
-    project_root = _read_project_root(values.text("project-root"))
-    agent_name = values.text("agent") or DEFAULT_AGENT
-    catalog = load_agents(project_root, config_folder(environ))
-    spec = catalog.get(agent_name)
-    model = choose_model(model_flags, spec, environ)
-    return OneShotSettings(
-        prompt=piped_prompt(stdin) if prompt is None else prompt,
-        output_format=output_format,
-        project_root=project_root,
-        state_folder=state_folder(environ),
-        session_id=values.text("session"),
-        agent_name=agent_name,
-        trust=narrower_trust(asked_trust, spec),
-        model=model,
-        catalog=catalog,
-        environ=key_variables(environ),
-        limits=limits,
-        timeout=timeout,
-        retry_delay=1.0 if retry_delay is None else retry_delay,
-        quiet=quiet,
-        spawn=spawn,
-        restart=not values.switch("no-restart"),
-        worker_times=worker_times,
-        ceilings=ceilings,
-        memory=memory,
     )
 
 

@@ -23,7 +23,7 @@ PATIENCE_SECONDS = 0.3
 """For all questions of a process together: a run must not wait longer for what it can do without."""
 
 OLLAMA_WINDOW = 4096
-"""What Ollama gives a model that nobody gave another window. Source: its FAQ, "How can I specify the context window"."""
+"""What Ollama gives a model that nobody gave another window. Source: its FAQ on the context window."""
 
 MODELS, PROPS, LM_STUDIO, OLLAMA_RUNNING, OLLAMA_SHOW = "models", "/props", "/api/v0/models", "/api/ps", "/api/show"
 _PATHS = {

@@ -28,6 +28,8 @@ from supervisor.provider_table import (
 )
 
 SCRIPTED_MODEL = "scripted"
+SMALL_WINDOW = 16_000
+"""Tokens below which the system prompt, the tools and a few files leave no room to work."""
 
 
 class ModelFlags(msgspec.Struct, frozen=True, kw_only=True):
@@ -96,6 +98,24 @@ def choose_model(
         call_timeout=flags.call_timeout,
         scenario=_read_scenario(flags.script) if entry.adapter == SCRIPTED else "",
     )
+
+
+def model_notes(flags: ModelFlags, spec: AgentSpec, chosen: ModelSettings) -> tuple[str, ...]:
+    """What a person should know of the choice: one that nobody made, and a window too small to work in."""
+    notes: list[str] = []
+    is_local = chosen.base_url and is_on_this_machine(chosen.base_url)
+    if is_local and flags.provider is None and spec.provider is None and flags.base_url is None:
+        notes.append(f"no provider was named: using {chosen.model} of {chosen.provider} at {chosen.base_url}")
+    is_told = flags.max_context_tokens is not None or spec.max_context_tokens is not None
+    if is_local and chosen.context_window < SMALL_WINDOW and not is_told:
+        remedy = (
+            "OLLAMA_CONTEXT_LENGTH=32768 ollama serve" if chosen.provider == "ollama" else "load it with a larger one"
+        )
+        notes.append(
+            f"{chosen.model} has a context window of {chosen.context_window} tokens here, which is little for an agent: "
+            f"{remedy}"
+        )
+    return tuple(notes)
 
 
 def for_agent(

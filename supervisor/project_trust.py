@@ -16,6 +16,7 @@ import msgspec
 
 from supervisor.errors import StorageFailed, WrongUsage
 from supervisor.regular_file import read_regular_file
+from supervisor.store.folder import make_private
 
 MAX_FILES = 200
 MAX_FILE_BYTES = 1024 * 1024
@@ -83,8 +84,7 @@ class TrustStore:
         path = self._path(project_root)
         unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         try:
-            self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            self._folder.chmod(0o700)
+            make_private(self._folder)
             descriptor = os.open(unfinished, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC, 0o600)
             try:
                 with open(descriptor, "wb") as file:  # noqa: PTH123 - a descriptor, not a path

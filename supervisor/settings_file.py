@@ -124,7 +124,9 @@ class SettingsFile:
             place = (_PROVIDERS, name, key)
             known = key.replace("_", "-")
             if known in ("api-key", "key"):
-                raise self._fault(place, f"a key has no place in a file: name its variable with key-variable, not {key}")
+                raise self._fault(
+                    place, f"a key has no place in a file: name its variable with key-variable, not {key}"
+                )
             if known not in _PROVIDER_KEYS:
                 raise self._fault(place, f"a provider has no {key!r}{_nearest(known, _PROVIDER_KEYS)}")
             if not isinstance(value, str) or not value:

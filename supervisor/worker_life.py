@@ -48,6 +48,7 @@ class WorkerLife:
         self._channel: FrameStream[UpwardFrame] | None = None
         self._cancelled = trio.Event()
         self._is_greeted = False
+        self._early: list[DownwardFrame] = []
         self._finished: Finished | None = None
         self._heard = float("inf")
         self._judged: tuple[CrashCause, str] | None = None
@@ -60,9 +61,11 @@ class WorkerLife:
         return None if self._process is None else self._process.pid
 
     def tell(self, message: DownwardFrame) -> None:
-        """Send ``message``, if there is a worker to take it."""
-        if self._channel is not None:
+        """Send ``message``: behind the assignment, where the worker has not taken that yet."""
+        if self._is_greeted and self._channel is not None:
             self._channel.put(message)
+        else:
+            self._early.append(message)
 
     def cancel(self, reason: str) -> None:
         """Tell the worker to stop; it is killed if it has not in time, and at once if it has not begun."""
@@ -127,7 +130,7 @@ class WorkerLife:
                 if not self._is_greeted:
                     check_ready(frame)
                     self._is_greeted = True
-                    for message in assignment:
+                    for message in (*assignment, *self._early):
                         channel.put(message)
                 elif isinstance(frame, Finished):
                     self._finished = frame

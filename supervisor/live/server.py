@@ -43,6 +43,8 @@ from supervisor.sinks.sink import Event
 MAX_CONNECTIONS = 32
 COMMAND_SECONDS = 10.0
 """How long a connection may be without a command, and a reply without being read."""
+PARTING_SECONDS = 1.0
+"""How long a peer that is turned away has to read why."""
 KILL_SECONDS = 10.0
 """How long the answer to a `Kill` waits for the end of the agent."""
 REASON = "ended by corral kill"
@@ -102,7 +104,7 @@ class LiveServer:
             async with stream:
                 refusal = self._refusal(stream)
                 if refusal is not None:
-                    await _send(stream, refusal)
+                    await _send_last(stream, refusal)
                     return
                 async for line in _lines(stream):
                     if not await self._answer(line, stream):
@@ -123,7 +125,7 @@ class LiveServer:
         """Answer one command; False if it was the last one of its connection."""
         if line is None:
             message = f"a command has at most {MAX_COMMAND_BYTES} bytes"
-            await _send(stream, CommandError(code="too_large", message=message))
+            await _send_last(stream, CommandError(code="too_large", message=message))
             return False
         try:
             command = command_decoder.decode(line)
@@ -271,3 +273,11 @@ async def _send(stream: trio.SocketStream, reply: Reply) -> None:
     """Raises TooSlowError for a peer that does not read."""
     with trio.fail_after(COMMAND_SECONDS):
         await stream.send_all(line_of(reply))
+
+
+async def _send_last(stream: trio.SocketStream, reply: Reply) -> None:
+    """Send what nothing follows upon, and let it arrive: to close before all is read would take it back."""
+    await _send(stream, reply)
+    with trio.move_on_after(PARTING_SECONDS):
+        await stream.send_eof()
+        await _until_closed(stream)

@@ -19,6 +19,7 @@ LOCK = "lock"
 
 _SESSION_ID = re.compile(r"[A-Za-z0-9][A-Za-z0-9-]{0,63}")
 _ATTEMPTS = 16
+_NAMED_AT_MOST = 10
 
 
 def new_session_id(now: datetime, chance: int) -> str:
@@ -27,17 +28,38 @@ def new_session_id(now: datetime, chance: int) -> str:
 
 
 def find_session(home: Path, session_id: str) -> Path:
-    """The folder of a stored session; raises `UnknownSession`. No name leads out of the folder of sessions."""
+    """The folder of the stored session of that id, or the only one whose id begins so; raises `UnknownSession`.
+
+    No name leads out of the folder of sessions.
+    """
     folder = home / "sessions" / session_id
-    if not _SESSION_ID.fullmatch(session_id) or not (folder / DATABASE).is_file():
-        raise UnknownSession(f"there is no session {session_id!r}: leave out --session to start a new one")
-    return folder
+    if _SESSION_ID.fullmatch(session_id):
+        if (folder / DATABASE).is_file():
+            return folder
+        fitting = [each for each in session_folders(home) if each.name.startswith(session_id)]
+        if len(fitting) == 1:
+            return fitting[0]
+        if fitting:
+            hints = tuple(each.name for each in fitting[-_NAMED_AT_MOST:])
+            raise UnknownSession(f"{session_id!r} begins the ids of {len(fitting)} sessions, the last", hints=hints)
+    raise UnknownSession(f"there is no session {session_id!r}: corral sessions list shows those that there are")
+
+
+def session_folders(home: Path) -> list[Path]:
+    """The folders of all stored sessions, the oldest first; raises `StorageFailed`."""
+    try:
+        folders = sorted((home / "sessions").iterdir())
+    except FileNotFoundError:
+        return []
+    except OSError as error:
+        raise StorageFailed(f"{home / 'sessions'} can't be read: {error.strerror or error}") from None
+    return [folder for folder in folders if _SESSION_ID.fullmatch(folder.name) and (folder / DATABASE).is_file()]
 
 
 def make_session_folder(home: Path, now: datetime, chance: int) -> Path:
     """Make the folder of a new session, with an empty database file in it; raises `StorageFailed`."""
     try:
-        sessions = _make_private(home / "sessions")
+        sessions = make_private(home / "sessions")
         for attempt in range(_ATTEMPTS):
             folder = sessions / new_session_id(now, chance + attempt)
             try:
@@ -52,7 +74,7 @@ def make_session_folder(home: Path, now: datetime, chance: int) -> Path:
     raise StorageFailed(f"the session can't be stored below {home}: no free name")
 
 
-def _make_private(folder: Path) -> Path:
+def make_private(folder: Path) -> Path:
     """Make ``folder`` and what is missing above it, all with mode 0700 (`Path.mkdir` gives parents the default)."""
     missing = [each for each in (folder, *folder.parents) if not each.is_dir()]
     for each in reversed(missing):

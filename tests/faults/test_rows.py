@@ -48,9 +48,13 @@ MEMORY = Row("memory", "out_of_memory", exit_code=73)
 CHILDREN: dict[Moment, str] = {"start": "a", "stream": "b", "tool": "c", "shutdown": "d"}
 
 
-def command(agent: str) -> CallTuple:
-    """A command that leaves a line for each time that it is run, says so, and takes long enough to be died in."""
-    return (f"run-{agent}", "Bash", {"command": f"echo {agent} >> runs; echo begun; sleep 0.3"})
+def command(agent: str, after: str = "") -> CallTuple:
+    """A command that leaves a line for each time that it is run, says so, and takes long enough to be died in.
+
+    It waits for the command of the agent ``after``, if one is named.
+    """
+    wait = f"until grep -qs {after} runs; do sleep 0.02; done; " if after else ""
+    return (f"run-{agent}", "Bash", {"command": f"echo {agent} >> runs; {wait}echo begun; sleep 0.3"})
 
 
 def model(*children: str) -> Handler:
@@ -62,7 +66,8 @@ def model(*children: str) -> Handler:
     def answer(request: ReceivedRequest) -> Reply:
         if not request.streaming:
             return plain_text(f"{request.prompt} is done") if request.results else plain_calls(command(request.prompt))
-        return text("All done.") if request.results else tool_calls([command("main"), *delegations("task", *children)])
+        own = command("main", after=children[0] if children else "")
+        return text("All done.") if request.results else tool_calls([own, *delegations("task", *children)])
 
     return answer
 

@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from typing import Literal
 
-from protocol.content import Summary
+from protocol.content import AssistantMessage, Summary
 from protocol.frames import Start
 from protocol.records import Compaction
+from protocol.usage import Usage
 from workers.core import compaction
 from workers.core.context import ContextGauge, estimate_messages, estimate_prompt
 from workers.core.effects import Effect, Send
 from workers.core.model_call import CallResult, Numbering
 from workers.core.transcript import Transcript
-from workers.providers.provider import ModelRequest
+from workers.providers.provider import ModelRequest, ToolSchema
 
 Trigger = Literal["threshold", "overflow", "manual"]
 
@@ -24,14 +25,16 @@ Trigger = Literal["threshold", "overflow", "manual"]
 class Compactor:
     """At most one compaction is open at a time: ``start``, then ``request``, then ``finish`` or ``fail``."""
 
-    def __init__(self, start: Start, gauge: ContextGauge, transcript: Transcript, numbering: Numbering) -> None:
+    def __init__(
+        self, start: Start, tools: tuple[ToolSchema, ...], transcript: Transcript, numbering: Numbering
+    ) -> None:
         self._start = start
-        self._gauge = gauge
+        self._gauge = ContextGauge(start.model.context_window)
         self._transcript = transcript
         self._numbering = numbering
         self._plan: compaction.CompactionPlan | None = None
         self._trigger: Trigger = "threshold"
-        self._overhead = 0
+        self._overhead = estimate_prompt(start.spec.system_prompt, tools, ())
         self.succeeded = False
 
     @property
@@ -39,23 +42,36 @@ class Compactor:
         """A summary call is due or under way."""
         return self._plan is not None
 
-    def start(self, trigger: Trigger, overhead: int) -> list[Effect]:
-        """Open a compaction; with too few messages it is skipped, without a call.
-
-        ``overhead`` is our estimate of system prompt and tools, in tokens.
-        """
+    def prompt_tokens(self) -> int:
+        """What the next prompt takes: by our own estimate, or by the server's last count where that is larger."""
         view = self._transcript.view()
-        estimate = overhead + estimate_messages(view)
+        return self._gauge.used(self._overhead + estimate_messages(view), view)
+
+    def take_count(self, message: AssistantMessage, usage: Usage) -> None:
+        """The server's count for the call that brought ``message``, which is not in the transcript yet."""
+        sent = len(self._transcript.view())
+        self._gauge.report(usage.prompt_tokens, _kept_tokens(message, usage), sent)
+
+    def start_if_due(self) -> list[Effect]:
+        """Open a compaction where the next prompt would fill 80 % of the window or more."""
+        view = self._transcript.view()
+        if not self._gauge.is_due(self._overhead + estimate_messages(view), view):
+            return []
+        return self.start("threshold")
+
+    def start(self, trigger: Trigger) -> list[Effect]:
+        """Open a compaction; with too few messages it is skipped, without a call."""
+        view = self._transcript.view()
+        estimate = self._overhead + estimate_messages(view)
         window = self._start.model.context_window
         if trigger == "overflow":
             # The server knows better: its window is smaller than we thought.
             window = min(window, max(1, estimate * 3 // 4))
         self._trigger = trigger
-        self._overhead = overhead
         self.succeeded = False
         percent = self._gauge.percent(estimate, view)
         started = Send(Compaction(trigger=trigger, status="started", context_percent=percent))
-        self._plan = compaction.plan(view, window, overhead_tokens=overhead)
+        self._plan = compaction.plan(view, window, overhead_tokens=self._overhead)
         if self._plan is not None:
             return [started]
         self._gauge.compaction_failed(estimate, view)
@@ -106,3 +122,10 @@ class Compactor:
         view = self._transcript.view()
         self._gauge.compaction_failed(self._overhead + estimate_messages(view), view)
         return [Send(Compaction(trigger=self._trigger, status="failed", detail=detail))]
+
+
+def _kept_tokens(message: AssistantMessage, usage: Usage) -> int:
+    """The tokens of a reply that the next prompt holds: reasoning goes back only beside the calls that it led to."""
+    if message.tool_calls:
+        return usage.completion_tokens
+    return max(usage.completion_tokens - usage.thinking_tokens, 0)

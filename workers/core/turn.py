@@ -17,9 +17,7 @@ from protocol.content import AssistantMessage, Outcome, UserMessage
 from protocol.frames import Finished, GrantAnswer, Resume, Start
 from protocol.records import AgentOutcome, ContextUsage, LoopCapRequest, TextDelta, Warn
 from protocol.tool_names import ToolEffect
-from protocol.usage import Usage
 from workers.core.compactor import Compactor
-from workers.core.context import ContextGauge, estimate_messages, estimate_prompt
 from workers.core.effects import Effect, Send
 from workers.core.limits import CallCap
 from workers.core.loop_guard import LoopGuard
@@ -28,7 +26,6 @@ from workers.core.retry import RetrySchedule
 from workers.core.tool_round import ToolRound
 from workers.core.transcript import Transcript
 from workers.providers.provider import ModelReply, ModelRequest, ProviderError, ToolSchema
-
 
 _AT_CAP = "the cap of {cap} model calls was reached"
 
@@ -49,9 +46,7 @@ class Turn:
         self._guard = LoopGuard()
         self._numbering = Numbering()
         self._retry = RetrySchedule(first_delay=start.retry_delay)
-        self._gauge = ContextGauge(start.model.context_window)
-        self._compactor = Compactor(start, self._gauge, transcript, self._numbering)
-        self._overhead = estimate_prompt(start.spec.system_prompt, tools, ())
+        self._compactor = Compactor(start, tools, transcript, self._numbering)
         self._cap = CallCap(start.max_iterations, is_main=start.is_main)
         self._overflowed = False
         self._call: ModelCall | None = None
@@ -135,10 +130,7 @@ class Turn:
                 return [request, self._numbering.commit((message,)), *self._compact_or_send()]
 
     def _compact_or_send(self) -> list[Effect]:
-        effects: list[Effect] = []
-        view = self._transcript.view()
-        if self._gauge.is_due(self._overhead + estimate_messages(view), view):
-            effects = self._compactor.start("threshold", self._overhead)
+        effects = self._compactor.start_if_due()
         return effects + (self._call_model(*self._compactor.request()) if self._compactor.is_open else self._send())
 
     def _send(self) -> list[Effect]:
@@ -150,15 +142,11 @@ class Turn:
             streaming=self._start.is_main,
             max_tokens=self._start.model.max_tokens,
         )
-        return self._call_model(request, self._prompt_tokens())
+        return self._call_model(request, self._compactor.prompt_tokens())
 
     def _call_model(self, request: ModelRequest, tokens: int) -> list[Effect]:
         self._call = ModelCall(request, prompt_tokens=tokens, numbering=self._numbering, retry=self._retry)
         return self._call.ask()
-
-    def _prompt_tokens(self) -> int:
-        view = self._transcript.view()
-        return self._gauge.used(self._overhead + estimate_messages(view), view)
 
     @property
     def _current_call(self) -> ModelCall:
@@ -192,7 +180,7 @@ class Turn:
             return self._end("limit", result.code, result.message)
         if result.is_overflow and not self._overflowed:
             self._overflowed = True
-            effects = self._compactor.start("overflow", self._overhead)
+            effects = self._compactor.start("overflow")
             if self._compactor.is_open:
                 return effects + self._call_model(*self._compactor.request())
             return effects + self._end("error", result.code, result.message)
@@ -204,12 +192,11 @@ class Turn:
         message = reply.message
         if self._cap.is_last_call and message.tool_calls:
             message = AssistantMessage(text=message.text or "(no report)", reasoning=message.reasoning)
-        sent = len(self._transcript.view())
-        self._gauge.report(reply.usage.prompt_tokens, _kept_tokens(message, reply.usage), sent)
+        self._compactor.take_count(message, reply.usage)
         self._transcript.append(message)
         effects: list[Effect] = [
             self._numbering.commit((message,), reply.usage, grant),
-            Send(ContextUsage(used=self._prompt_tokens(), max=self._start.model.context_window)),
+            Send(ContextUsage(used=self._compactor.prompt_tokens(), max=self._start.model.context_window)),
         ]
         if message.tool_calls:
             self._round = ToolRound(message.tool_calls, self._guard, self._start.trust, self._effects)
@@ -241,10 +228,3 @@ class Turn:
     def _end(self, outcome: AgentOutcome, code: str, message: str, response: str = "") -> list[Effect]:
         self.ended = True
         return [Send(Finished(outcome=outcome, response=response, code=code, message=message))]
-
-
-def _kept_tokens(message: AssistantMessage, usage: Usage) -> int:
-    """The tokens of a reply that the next prompt holds: reasoning goes back only beside the calls that it led to."""
-    if message.tool_calls:
-        return usage.completion_tokens
-    return max(usage.completion_tokens - usage.thinking_tokens, 0)

@@ -49,15 +49,17 @@ async def run(arguments: GrepArguments, context: ToolContext) -> ToolOutput:
     start = await trio.to_thread.run_sync(_start, arguments.path or "", context.root, abandon_on_cancel=True)
     search = _Search(context.root, start)
     with trio.move_on_after(LONGEST_SEARCH) as limit:
-        for command in engines(expression, context.root, MOST_MATCHES + 1):
+        for engine in engines(expression, context.root, MOST_MATCHES + 1):
             search = _Search(context.root, start)
             try:
-                if await search_lines(command, context.root, search.next_piece, search.take):
+                if await search_lines(engine, context.root, search.next_piece, search.take):
                     break
             except FileNotFoundError:
                 if not context.root.is_dir():
                     raise ProjectGone(context.root) from None
                 raise
+        else:
+            raise ToolError("The search could not be done; try a simpler pattern.")
     return ToolOutput(output=search.result(expression.pattern, stopped=limit.cancelled_caught))
 
 
@@ -136,10 +138,11 @@ class _Search:
 
     def result(self, pattern: str, stopped: bool) -> str:
         """What the model is told; ``stopped`` where the time was up before the end."""
-        lines = self._found[:MOST_MATCHES]
         if len(self._found) > MOST_MATCHES:
-            lines.append(f"[more than {MOST_MATCHES} lines match; give a narrower pattern or path]")
-        elif stopped:
+            note = f"[more than {MOST_MATCHES} lines match; give a narrower pattern or path]"
+            return clean_text("\n".join([*self._found[:MOST_MATCHES], note]))
+        lines = list(self._found)
+        if stopped:
             lines.append(f"[stopped after {LONGEST_SEARCH:g} s, not at the end; give a narrower path, a simpler pattern]")
         elif not lines:
             lines.append(f"No line in {shown(self._root, self._start)} matches {visible(pattern)}.")

@@ -19,8 +19,6 @@ from workers.tools.ripgrep_pattern import ripgrep_pattern
 
 _PROGRAM = Path(__file__).with_name("search_program.py")
 _RECEIVED = 65_536
-_FAILED = 2
-"""The exit code of ripgrep for a pattern that it doesn't take."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,16 +38,25 @@ class Match:
     line: bytes
 
 
-def engines(expression: Expression, root: Path, most: int) -> list[Sequence[str]]:
-    """The commands that can search for ``expression``, the best first; each stops after ``most`` lines."""
+@dataclass(frozen=True)
+class Engine:
+    """A command that searches its standard input, and the exit codes of a search that went through."""
+
+    command: Sequence[str]
+    good_codes: frozenset[int]
+
+
+def engines(expression: Expression, root: Path, most: int) -> list[Engine]:
+    """What can search for ``expression``, the best first; each stops after ``most`` lines."""
     pattern = expression.pattern.replace("\0", r"\x00")  # no argument can hold a NUL
     flags = "i" if expression.ignore_case else ""
-    python = [sys.executable, "-I", "-S", str(_PROGRAM), pattern, flags, str(most)]
+    python = Engine([sys.executable, "-I", "-S", str(_PROGRAM), pattern, flags, str(most)], frozenset({0}))
     program = _ripgrep(root)
     translated = ripgrep_pattern(expression.pattern, expression.ignore_case) if program else None
     if program is None or translated is None:
         return [python]
-    return [_ripgrep_command(program, translated, expression.ignore_case, most), python]
+    command = _ripgrep_command(program, translated, expression.ignore_case, most)
+    return [Engine(command, frozenset({0, 1})), python]  # 1: no line matches; 2: it doesn't take the pattern
 
 
 def _ripgrep(root: Path) -> str | None:
@@ -80,19 +87,19 @@ def _ripgrep_command(program: str, pattern: str, ignore_case: bool, most: int) -
 
 
 async def search_lines(
-    command: Sequence[str], root: Path, next_piece: Callable[[], Awaitable[bytes]], take: Callable[[Match], None]
+    engine: Engine, root: Path, next_piece: Callable[[], Awaitable[bytes]], take: Callable[[Match], None]
 ) -> bool:
-    """Give the pieces, each of whole lines, to ``command`` until one is empty; ``take`` is told of each match in order.
+    """Give the pieces, each of whole lines, to ``engine`` until one is empty; ``take`` is told of each match in order.
 
-    Returns False if the command does not take its pattern; then nothing was found. Cancelling kills the process.
+    Returns False if it did not go through, for example because it doesn't take the pattern. Cancelling kills the process.
     Raises `OSError` if it can't be started.
     """
-    async with open_process(command, cwd=root, env={}, stdin=True, stderr=False, grace=0) as child:
+    async with open_process(engine.command, cwd=root, env={}, stdin=True, stderr=False, grace=0) as child:
         async with trio.open_nursery() as nursery:
             nursery.start_soon(_feed, child, next_piece)
             await _read_matches(child, take)
             nursery.cancel_scope.cancel()
-        return await child.wait() != _FAILED
+        return await child.wait() in engine.good_codes
 
 
 async def _feed(child: Child, next_piece: Callable[[], Awaitable[bytes]]) -> None:

@@ -16,6 +16,7 @@ import trio
 from protocol import records
 from protocol.records import Info, SubAgentEnd, TextDelta
 from protocol.usage import Usage
+from supervisor.core.tagger import Tagger
 from supervisor.hub import Hub
 from supervisor.live.messages import (
     MAX_COMMAND_BYTES,
@@ -33,8 +34,8 @@ from supervisor.live.messages import (
 )
 from supervisor.live.server import MAX_CONNECTIONS, LiveServer
 from supervisor.live.tail_sink import QUEUE_BYTES
-from supervisor.sinks.sink import Event
-from tests.supervisor.live.staged_run import MAIN, Shell, StagedRun, agent, make_hub, serving, shell_at
+from supervisor.sinks.sink import Event, Sink
+from tests.supervisor.live.staged_run import MAIN, SESSION, Shell, StagedRun, agent, make_hub, serving, shell_at
 
 FAMILY = (
     MAIN,
@@ -234,18 +235,36 @@ async def test_the_end_of_a_run_does_not_wait_for_readers_that_never_read(folder
             await hub.finish()
 
 
+class CountingHub(Hub):
+    """A hub that knows how many sinks came and have not gone; ``is_empty`` is set with each that was the last."""
+
+    def __init__(self) -> None:
+        super().__init__(Tagger(SESSION), [])
+        self.tagger.know_agent("main", None, "main")
+        self.present: set[int] = set()
+        self.is_empty = trio.Event()
+
+    def add(self, sink: Sink, only: str | None = None) -> None:
+        super().add(sink, only)
+        self.present.add(id(sink))
+
+    def remove(self, sink: Sink) -> None:
+        super().remove(sink)
+        self.present.remove(id(sink))
+        if not self.present:
+            self.is_empty.set()
+
+
 async def test_a_reader_that_leaves_is_forgotten(folder: Path) -> None:
-    run = StagedRun(MAIN)
-    hub = make_hub(run)
-    async with serving(run, hub, folder) as path:
-        for _ in range(MAX_CONNECTIONS):
-            async with shell_at(path) as shell:
+    hub = CountingHub()
+    async with serving(StagedRun(MAIN), hub, folder) as path:
+        async with shell_at(path) as one, shell_at(path) as two:
+            for shell in (one, two):
                 await start_tail(shell)
-        publish_much(hub, QUEUE_BYTES * 2)
-        with trio.fail_after(1):  # each that was still there would take half a second
+            assert len(hub.present) == 2
+        await hub.is_empty.wait()
+        with trio.fail_after(1):
             await hub.finish()
-        async with shell_at(path) as shell:
-            assert isinstance(await shell.ask(Ps()), Shown)
 
 
 # -- kill -------------------------------------------------------------------------------------------------------------
