@@ -1,4 +1,4 @@
-"""Processes that a command left behind, and how they are ended.
+"""Processes that a command left behind, and how they are ended; and what a command may see of ours.
 
 A command may start a process that outlives it: with ``&``, nohup, setsid, by a double fork. Such an orphan goes to the
 nearest ancestor that is a subreaper. A worker makes itself one, so its orphans stay below it and can be found.
@@ -18,6 +18,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
+DEBUGGABLE_VARIABLE = "CORRAL_DEBUGGABLE"
+
+_PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
 _FIELDS_AFTER_NAME_PARENT = 1
 _FIELDS_AFTER_NAME_START = 19
@@ -38,6 +41,20 @@ def become_subreaper() -> bool:
         return False
     libc = ctypes.CDLL(None, use_errno=True)
     return int(libc.prctl(_PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0)) == 0
+
+
+def forbid_inspection() -> bool:
+    """Keep other processes of the same user from reading this one's memory and environment; False where that failed.
+
+    A command that a model runs has the person's rights, and keys are in here. Debuggers are kept out too, unless
+    ``CORRAL_DEBUGGABLE=1``. Call it last: afterwards some files of the process's own in ``/proc`` (``environ``,
+    ``mem``, ``oom_score_adj``) belong to root. Forked children inherit it, commands that are executed do not. Source:
+    prctl(2), PR_SET_DUMPABLE; proc(5).
+    """
+    if not sys.platform.startswith("linux") or os.environ.get(DEBUGGABLE_VARIABLE) == "1":
+        return False
+    libc = ctypes.CDLL(None, use_errno=True)
+    return int(libc.prctl(_PR_SET_DUMPABLE, 0, 0, 0, 0)) == 0
 
 
 def kill_strays(limit: float = 5.0) -> bool:

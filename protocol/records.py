@@ -30,6 +30,8 @@ PROTOCOL_VERSION = 1
 AgentOutcome: TypeAlias = Literal["complete", "error", "cancelled", "crashed", "limit"]
 TurnKind: TypeAlias = Literal["complete", "error", "cancelled", "limit"]
 RetryReason: TypeAlias = Literal["rate_limit", "server_error", "stream_failed", "empty_response", "network"]
+TodoStatus: TypeAlias = Literal["pending", "in_progress", "completed"]
+TodoPriority: TypeAlias = Literal["high", "medium", "low"]
 CrashCause: TypeAlias = Literal[
     "signal", "exited_early", "out_of_memory", "unresponsive", "channel_closed", "protocol_error", "spawn_failed"
 ]
@@ -192,6 +194,20 @@ class ToolOutputLine(Record, frozen=True, kw_only=True, tag="tool_output_line"):
     is_stderr: bool
 
 
+class TodoItem(msgspec.Struct, frozen=True, kw_only=True):
+    """One thing that an agent means to do."""
+
+    content: str
+    status: TodoStatus
+    priority: TodoPriority
+
+
+class TodoUpdate(Record, frozen=True, kw_only=True, tag="todo_update"):
+    """An agent's list of what is to be done, all of it as it is now."""
+
+    items: tuple[TodoItem, ...]
+
+
 class ToolCallResult(Record, frozen=True, kw_only=True, tag="tool_call_result"):
     """How a call ended; ``output`` is what the model reads."""
 
@@ -265,6 +281,7 @@ WorkerRecord: TypeAlias = (
     TextDelta
     | ThinkingDelta
     | ToolOutputLine
+    | TodoUpdate
     | ToolCallResult
     | Retry
     | LoopGuard

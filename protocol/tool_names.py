@@ -20,16 +20,23 @@ TOOL_EFFECTS: Mapping[str, ToolEffect] = MappingProxyType(
         "Read": "read",
         "Write": "write",
         "Edit": "write",
+        "Delete": "write",
         "List": "read",
         "Grep": "read",
         "Glob": "read",
         "Bash": "execute",
+        "WebFetch": "execute",
+        "TodoWrite": "read",
+        "AskUser": "read",
+        "ListAgents": "read",
         "InvokeAgent": "delegate",
     }
 )
 """Every tool with its effect, in the order in which they are listed."""
 
 DELEGATING_TOOL = "InvokeAgent"
+
+_FOR_DELEGATING = frozenset({DELEGATING_TOOL, "ListAgents"})
 
 
 def tools_of(
@@ -38,14 +45,14 @@ def tools_of(
     """Those of ``names`` that the agent has, in their order.
 
     An empty ``allowed_tools`` allows all, ``disallowed_tools`` is taken off afterwards; with ``may_delegate`` false
-    (the deepest level of the tree) `DELEGATING_TOOL` is taken off too. Source: the v1 wire contract, "Agents".
+    (the deepest level of the tree) `DELEGATING_TOOL` is taken off too, and what is of no use without it. Source: the v1 wire contract, "Agents".
     """
     return tuple(
         name
         for name in names
         if (not spec.allowed_tools or name in spec.allowed_tools)
         and name not in spec.disallowed_tools
-        and (may_delegate or name != DELEGATING_TOOL)
+        and (may_delegate or name not in _FOR_DELEGATING)
     )
 
 

@@ -41,6 +41,7 @@ THIRD_PARTY = {
 THIRD_PARTY_OF_ONE = {
     "protocol/frame_stream.py": {"trio"},
     "workers/providers/http_transport.py": {"httpx"},
+    "supervisor/sinks/terminal.py": {"rich"},
 }
 PURE = (
     "*/core/*.py",

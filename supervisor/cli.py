@@ -6,6 +6,7 @@ httpx.
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import sys
@@ -47,13 +48,17 @@ def _dispatch(arguments: list[str]) -> int:
     from supervisor.errors import SupervisorError
 
     try:
+        gc.disable()  # what is imported stays: to look for garbage in it is a tenth of the time
         run = _prepare(arguments)
+        gc.freeze()
+        gc.enable()
         let_python_interrupt()
         return run()
     except SupervisorError as error:
         _complain(str(error), error.hints)
         return error.exit_code
     finally:
+        gc.enable()
         let_python_interrupt()
 
 
@@ -73,9 +78,11 @@ def _prepare(arguments: list[str]) -> Callable[[], int]:
     from supervisor.config import read_settings
 
     settings = read_settings(values, os.environ, sys.stdin)
+    from protocol.process_tree import forbid_inspection
     from supervisor.key_scrubbing import take_out_of_environment
 
     take_out_of_environment(settings.environ)
+    forbid_inspection()  # before the fork server is forked: it has a copy of the settings
     from supervisor.spawn import choose_spawner, fork_early  # imports trio: what is wrong was told before
 
     early = None if settings.spawn == "fresh" else fork_early()

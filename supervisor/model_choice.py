@@ -108,13 +108,9 @@ def model_notes(flags: ModelFlags, spec: AgentSpec, chosen: ModelSettings) -> tu
         notes.append(f"no provider was named: using {chosen.model} of {chosen.provider} at {chosen.base_url}")
     is_told = flags.max_context_tokens is not None or spec.max_context_tokens is not None
     if is_local and chosen.context_window < SMALL_WINDOW and not is_told:
-        remedy = (
-            "OLLAMA_CONTEXT_LENGTH=32768 ollama serve" if chosen.provider == "ollama" else "load it with a larger one"
-        )
-        notes.append(
-            f"{chosen.model} has a context window of {chosen.context_window} tokens here, which is little for an agent: "
-            f"{remedy}"
-        )
+        remedy = "OLLAMA_CONTEXT_LENGTH=32768 ollama serve" if chosen.provider == "ollama" else "load it with more"
+        window = f"{chosen.model} has a context window of {chosen.context_window} tokens here"
+        notes.append(f"{window}, which is little for an agent: {remedy}")
     return tuple(notes)
 
 

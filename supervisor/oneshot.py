@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -15,39 +16,25 @@ import trio
 
 from protocol.frames import Finished
 from protocol.process_tree import become_subreaper, kill_strays
-from protocol.records import (
-    Hello,
-    RunSummary,
-    SessionReady,
-    TurnEnd,
-    TurnEndReason,
-    TurnKind,
-    TurnStart,
-    TurnSummary,
-)
-from protocol.tool_names import tools_of
 from supervisor import exit_codes
 from supervisor.config import OneShotSettings
+from supervisor.conversation import Conversation, open_store
 from supervisor.core.tagger import Tagger
-from supervisor.errors import StorageFailed
 from supervisor.hub import Hub
 from supervisor.live.server import LiveServer
 from supervisor.run import Run
 from supervisor.run_view import RunView
+from supervisor.sinks.activity import ActivityReader
 from supervisor.sinks.notes import NotesSink, write_note
 from supervisor.sinks.sink import Sink
 from supervisor.sinks.stdout_writer import StdoutWriter
 from supervisor.sinks.table import FORMATS
 from supervisor.spawn import FreshSpawner, Spawner
 from supervisor.store.session_store import SessionStore
-from supervisor.version import installed_version
 
 CAPABILITIES = ("one_shot", "self_answer")
 STDOUT_SECONDS_AFTER_SIGNAL = 5.0
 STDOUT_SECONDS_AFTER_SECOND_SIGNAL = 1.0
-
-_KINDS: dict[str, TurnKind] = {"complete": "complete", "cancelled": "cancelled", "limit": "limit"}
-"""Outcomes that are kinds of a turn's end; every other one is an ``error``."""
 
 
 def run_one_shot(settings: OneShotSettings, spawner: Spawner | None = None) -> int:
@@ -55,16 +42,7 @@ def run_one_shot(settings: OneShotSettings, spawner: Spawner | None = None) -> i
 
     Raises `UnknownSession`, `SessionLocked` or `StorageFailed` before anything is written on stdout.
     """
-    if settings.session_id is None:
-        store = SessionStore.create(
-            settings.state_folder,
-            project_root=settings.project_root,
-            provider=settings.model.provider,
-            model=settings.model.model,
-            agent_name=settings.agent_name,
-        )
-    else:
-        store = SessionStore.open(settings.state_folder, settings.session_id)
+    store = open_store(settings)
     become_subreaper()
     spawner = spawner or FreshSpawner()
     try:
@@ -89,88 +67,29 @@ class OneShot:
         self._stdout = StdoutWriter()
         sinks: list[Sink] = [FORMATS[settings.output_format](self._stdout)]
         if not settings.quiet:
-            sinks.append(NotesSink())
+            sinks.append(NotesSink(_activity_shown(settings)))
         self._hub = Hub(Tagger(store.session_id), sinks)
         self._signals: list[int] = []
         self._last_writes = trio.CancelScope()
-        self._started_at = trio.current_time()
-        for note in () if settings.quiet else settings.catalog.notes:
+        for note in () if settings.quiet else settings.notes:
             write_note(note)
 
     async def run(self) -> int:
         """Run the turn; return the exit code."""
+        settings = self._settings
+        conversation = Conversation(settings, self._store, self._hub, self._spawner)
         with _signal_receiver() as signals:
             async with trio.open_nursery() as nursery:
-                run = Run(self._settings, self._store, self._hub, self._spawner, nursery)
                 nursery.start_soon(self._spawner.run)
-                self._open_stream()
-                life = run.start_main(self._settings.prompt)
-                nursery.start_soon(run.grants.run_clock)
-                nursery.start_soon(self._obey_signals, signals, run)
-                nursery.start_soon(self._watch_stdout, run)
-                view = RunView(run, os.getpid(), partial(self._take_signal, run, signal.SIGTERM))
-                nursery.start_soon(LiveServer(view, self._hub).serve)
-                if self._settings.timeout is not None:
-                    nursery.start_soon(self._watch_time, self._settings.timeout, run)
-                await life.ended.wait()
-                ending = await self._settle(life.ending)
+                conversation.open(CAPABILITIES)
+                ending = await conversation.run_turn(settings.prompt, partial(self._watch, signals, nursery))
                 code = self._exit_code(ending)
-                await self._store.end_run(code).wait_quietly()
-                self._close_stream(run, ending, code)
+                await conversation.close(ending, code)
                 with self._last_writes:
                     self._bound_last_writes()
                     await self._hub.finish()
                 nursery.cancel_scope.cancel()
         return exit_codes.STDOUT_CLOSED if self._stdout.broken.is_set() else code
-
-    # -- the lines around the turn ------------------------------------------------------------------------------------
-
-    def _open_stream(self) -> None:
-        settings = self._settings
-        self._hub.publish(Hello(koda_version=installed_version(), capabilities=CAPABILITIES))
-        self._hub.publish(
-            SessionReady(
-                provider=settings.model.provider,
-                model=settings.model.model,
-                context_window=settings.model.context_window,
-                trust=settings.trust,
-                tools=tools_of(settings.catalog.get(settings.agent_name)),
-                sandbox="none",
-                epoch=self._store.epoch,
-            )
-        )
-        self._hub.tagger.begin_turn(f"turn-{self._store.epoch}-1")
-        self._hub.publish(TurnStart())
-
-    def _close_stream(self, run: Run, ending: Finished, code: int) -> None:
-        elapsed_ms = round((trio.current_time() - self._started_at) * 1000)
-        self._hub.publish(TurnSummary(usage=run.usage.run_total(), elapsed_ms=elapsed_ms))
-        kind = _KINDS.get(ending.outcome, "error")
-        self._hub.publish(TurnEnd(reason=TurnEndReason(kind=kind, message=ending.message, code=ending.code)))
-        self._hub.tagger.end_turn()
-        self._hub.publish(
-            RunSummary(
-                success=ending.outcome == "complete",
-                response=ending.response,
-                usage=run.usage.session_total(),
-                usage_by_agent=run.usage.by_name(with_base=True),
-                model=self._settings.model.model,
-                provider=self._settings.model.provider,
-                elapsed_ms=elapsed_ms,
-                exit_code=code,
-                error=ending.message or None,
-                uncertain_calls=run.uncertain_calls,
-                agents=run.summaries(),
-            )
-        )
-
-    async def _settle(self, ending: Finished) -> Finished:
-        """How the turn ended once all of it is stored: a turn that could not be stored is no success."""
-        try:
-            await self._store.flush().wait()
-        except StorageFailed as error:
-            return Finished(outcome="error", code=error.code, message=str(error), response=ending.response)
-        return ending
 
     def _exit_code(self, ending: Finished) -> int:
         if ending.outcome == "cancelled" and self._signals:
@@ -178,6 +97,15 @@ class OneShot:
         return exit_codes.of_ending(ending)
 
     # -- the ways out -------------------------------------------------------------------------------------------------
+
+    def _watch(self, signals: AsyncIterator[int], nursery: trio.Nursery, run: Run) -> None:
+        """Look out for all that can end ``run`` early."""
+        nursery.start_soon(self._obey_signals, signals, run)
+        nursery.start_soon(self._watch_stdout, run)
+        view = RunView(run, os.getpid(), partial(self._take_signal, run, signal.SIGTERM))
+        nursery.start_soon(LiveServer(view, self._hub).serve)
+        if self._settings.timeout is not None:
+            nursery.start_soon(self._watch_time, self._settings.timeout, run)
 
     async def _obey_signals(self, signals: AsyncIterator[int], run: Run) -> None:
         """The first signal cancels the turn; a second one kills the workers at once."""
@@ -213,6 +141,12 @@ class OneShot:
         again = len(self._signals) > 1
         seconds = STDOUT_SECONDS_AFTER_SECOND_SIGNAL if again else STDOUT_SECONDS_AFTER_SIGNAL
         self._last_writes.deadline = trio.current_time() + seconds
+
+
+def _activity_shown(settings: OneShotSettings) -> ActivityReader | None:
+    """Who reads only the reply at a terminal sees there what the agents do; others do if they ask for it."""
+    watches = settings.output_format == "text" and sys.stderr is not None and sys.stderr.isatty()
+    return ActivityReader(detailed=settings.verbose) if settings.verbose or watches else None
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""One run: a tree of agents that live in one nursery, and what they share.
+"""One run: the tree of agents of one turn, which live in one nursery, and what they share.
 
 The pure machines decide (`agent_tree`, `usage_tree`, `grants`, `tagger`); this shell passes inputs to them and carries
 out what they say.
@@ -33,24 +33,34 @@ CHILD_ITERATIONS = 30
 
 
 class Run:
-    """The agents of one process's part of a session.
+    """The agents of one turn.
 
     Everything is called in trio's thread; what is sync never blocks.
     """
 
     def __init__(
-        self, settings: OneShotSettings, store: SessionStore, hub: Hub, spawner: Spawner, nursery: trio.Nursery
+        self,
+        settings: OneShotSettings,
+        store: SessionStore,
+        hub: Hub,
+        spawner: Spawner,
+        nursery: trio.Nursery,
+        before: Run | None = None,
     ) -> None:
+        """``before`` is the run of the turn before this one in the same process; its agents' ids are not used again."""
         self.settings = settings
         self.store = store
         self.hub = hub
         self.spawner = spawner
         self.tree = AgentTree()
-        self.usage = UsageTree(base=store.usage_by_agent())
+        self.usage: UsageTree = UsageTree(
+            base=before.usage.by_name(with_base=True) if before else store.usage_by_agent()
+        )
         self.grants = GrantGate(settings.limits)
         self.admission = Admission(settings.memory, hub, self._memory_in_use)
-        self.uncertain_calls = store.uncertain_calls()
+        self.uncertain_calls: int = before.uncertain_calls if before else store.uncertain_calls()
         self.lives: dict[str, AgentLife] = {}
+        self._children_made: int = before._children_made if before else 0
         self._uncertain: dict[str, int] = {}
         self._is_stopped = False
         self._nursery = nursery
@@ -79,7 +89,8 @@ class Run:
         except SupervisorError as error:
             self._refuse(parent, request, Finished(outcome="error", code=error.code, message=str(error)))
             return
-        agent_id = f"{spec.name}-{self.store.epoch}-{len(self.lives)}"
+        self._children_made += 1
+        agent_id = f"{spec.name}-{self.store.epoch}-{self._children_made}"
         trust = narrower_trust(parent.start.trust, spec)
         self.tree.add(agent_id, parent_agent_id=parent.agent_id, parent_call_id=request.call_id, agent_name=spec.name)
         self.usage.add_node(agent_id, parent.agent_id, spec.name)

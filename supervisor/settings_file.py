@@ -124,9 +124,7 @@ class SettingsFile:
             place = (_PROVIDERS, name, key)
             known = key.replace("_", "-")
             if known in ("api-key", "key"):
-                raise self._fault(
-                    place, f"a key has no place in a file: name its variable with key-variable, not {key}"
-                )
+                raise self._fault(place, "no key is kept in a file: put it in a variable, and its name in key-variable")
             if known not in _PROVIDER_KEYS:
                 raise self._fault(place, f"a provider has no {key!r}{_nearest(known, _PROVIDER_KEYS)}")
             if not isinstance(value, str) or not value:

@@ -17,7 +17,7 @@ from types import FrameType
 import trio
 
 from protocol.handshake import OUT_OF_MEMORY_EXIT_CODE
-from protocol.process_tree import become_subreaper, kill_strays
+from protocol.process_tree import become_subreaper, forbid_inspection, kill_strays
 from workers import kinds
 
 _ORPHANED_EXIT_CODE = 71
@@ -34,6 +34,7 @@ def run_worker(kind: str, channel_fd: int) -> None:
     channel.set_inheritable(False)
     _watch_lifeline(channel)
     entry = kinds.load(kind)
+    forbid_inspection()
     try:
         trio.run(_serve, entry, channel)
     except BaseException as error:

@@ -22,18 +22,29 @@ from protocol.records import (
     TurnKind,
     Warn,
 )
+from supervisor.sinks.activity import ActivityReader
 from supervisor.sinks.sink import Event
+from supervisor.sinks.terminal import line_writer
 from supervisor.terminal_text import printable
 
 
 class NotesSink:
-    """Writes a line on stderr for each event that a person would want to know of, with the sub-agent's name."""
+    """Writes a line on stderr for each event that a person would want to know of, with the sub-agent's name.
+
+    ``activity`` reads the agents' steps off the events, to be shown too; None shows none.
+    """
+
+    def __init__(self, activity: ActivityReader | None = None) -> None:
+        self._activity = activity
+        self._show = line_writer() if activity is not None else None
 
     def take(self, event: Event) -> None:
         """Write the event's note, if it has one."""
         note = note_of(event.record)
         if note is not None:
             write_note(note if event.agent_name in ("", "main") else f"{event.agent_name}: {note}")
+        if self._activity is not None and self._show is not None and (step := self._activity.read(event)) is not None:
+            self._show(step)
 
     async def room(self) -> None:
         """Stderr takes each note at once."""

@@ -10,11 +10,12 @@ from protocol.records import Record
 
 
 class Event(msgspec.Struct, frozen=True, kw_only=True):
-    """A record, the name of the agent that caused it ("": the run itself) and the line that goes on the wire."""
+    """A record, the name and the id of the agent that caused it ("": the run itself) and its line on the wire."""
 
     record: Record
     agent_name: str
     line: bytes
+    agent_id: str = ""
 
 
 class Sink(Protocol):

@@ -23,6 +23,7 @@ class StdoutWriter:
 
     def __init__(self, fd: int = 1) -> None:
         self._fd = fd
+        self.is_terminal = os.isatty(fd)
         self._lock = threading.Lock()
         self._queued = bytearray()
         self._writing = 0

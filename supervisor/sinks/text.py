@@ -5,10 +5,14 @@ from __future__ import annotations
 from protocol.records import RunSummary
 from supervisor.sinks.sink import Event
 from supervisor.sinks.stdout_writer import StdoutWriter
+from supervisor.terminal_text import printable
 
 
 class TextSink:
-    """Writes the reply of a run that is complete, or what there was of it, once it is over."""
+    """Writes the reply of a run that is complete, or what there was of it, once it is over.
+
+    A terminal gets it without what could steer it; a file or a pipe gets what the model wrote.
+    """
 
     def __init__(self, stdout: StdoutWriter) -> None:
         self._stdout = stdout
@@ -21,4 +25,6 @@ class TextSink:
         record = event.record
         if isinstance(record, RunSummary) and record.response:
             text = record.response if record.response.endswith("\n") else record.response + "\n"
+            if self._stdout.is_terminal:
+                text = printable(text)
             self._stdout.write(text.encode())

@@ -53,7 +53,7 @@ def look_at(path: Path) -> LastRun:
     The whole file is checked only where the run before did not end cleanly: that takes time in proportion to its size.
     """
     with reading(path) as connection:
-        _check_kind(connection, path)
+        check_kind(connection, path)
         row = connection.execute(schema.SELECT_LAST_RUN).fetchone()
         if row is None:
             raise StoreCorrupt(f"{path} holds no run of a session: start a new session")
@@ -105,7 +105,8 @@ def _connect(path: Path) -> sqlite3.Connection:
     return connection
 
 
-def _check_kind(connection: sqlite3.Connection, path: Path) -> None:
+def check_kind(connection: sqlite3.Connection, path: Path) -> None:
+    """Raise `StoreCorrupt` for what is no session of ours and `StoreNewer` for a format that we do not know."""
     (application,) = connection.execute("PRAGMA application_id").fetchone()
     (version,) = connection.execute("PRAGMA user_version").fetchone()
     if application != schema.APPLICATION_ID:

@@ -44,6 +44,8 @@ ROWS = [
     Row("cut", "signal", signal=9),
 ]
 EACH_ROW = pytest.mark.parametrize("row", ROWS, ids=lambda row: row.kind)
+LITTLE_MEMORY = ("--agent-memory", "500M", "--heartbeat-timeout", "30")
+"""The time that it takes to use it up may look like silence."""
 MEMORY = Row("memory", "out_of_memory", exit_code=73)
 CHILDREN: dict[Moment, str] = {"start": "a", "stream": "b", "tool": "c", "shutdown": "d"}
 
@@ -51,14 +53,14 @@ CHILDREN: dict[Moment, str] = {"start": "a", "stream": "b", "tool": "c", "shutdo
 def command(agent: str, after: str = "") -> CallTuple:
     """A command that leaves a line for each time that it is run, says so, and takes long enough to be died in.
 
-    It waits for the command of the agent ``after``, if one is named.
+    It waits for the command of the agent ``after``, if one is named: then that agent is at work.
     """
     wait = f"until grep -qs {after} runs; do sleep 0.02; done; " if after else ""
     return (f"run-{agent}", "Bash", {"command": f"echo {agent} >> runs; {wait}echo begun; sleep 0.3"})
 
 
-def model(*children: str) -> Handler:
-    """One command for each agent, then the end; the main agent has the children beside its command.
+def model(*children: str, after: str = "") -> Handler:
+    """One command for each agent, then the end; the main agent has the children beside its command, see `command`.
 
     It answers from the request alone, so that a restarted agent is answered as the one before it.
     """
@@ -66,15 +68,17 @@ def model(*children: str) -> Handler:
     def answer(request: ReceivedRequest) -> Reply:
         if not request.streaming:
             return plain_text(f"{request.prompt} is done") if request.results else plain_calls(command(request.prompt))
-        own = command("main", after=children[0] if children else "")
+        own = command("main", after)
         return text("All done.") if request.results else tool_calls([own, *delegations("task", *children)])
 
     return answer
 
 
-def faulty_run(place: Place, *flags: str, children: tuple[str, ...] = ()) -> tuple[Run, Usage]:
+def faulty_run(
+    place: Place, *flags: str, children: tuple[str, ...] = (), after: str = ""
+) -> tuple[Run, Usage]:
     """The run, and what its server billed."""
-    with ModelServer(model(*children)) as server:
+    with ModelServer(model(*children, after=after)) as server:
         run = place.run(server, *QUICK, *flags)
     check_store(place)
     return run, server.billed
@@ -170,7 +174,7 @@ def test_the_main_agent_goes_on_in_new_processes_and_its_sub_agent_with_it(tmp_p
         Fault(agent="main", moment="tool", kind=row.kind),
         Fault(agent="main", moment="stream", kind=row.kind),
     )
-    run, billed = faulty_run(place, children=("child",))
+    run, billed = faulty_run(place, children=("child",), after="child")
     assert run.returncode == 0, run
     crashes = run.of_type("agent_crashed")
     assert [crash["restart"] for crash in crashes] == [1, 2, 3]
@@ -212,7 +216,7 @@ def test_what_a_worker_does_after_it_is_done_changes_nothing(tmp_path: Path, row
 @EACH_ROW
 def test_a_main_agent_that_is_given_up_ends_the_turn_with_an_error_and_its_sub_agents(tmp_path: Path, row: Row) -> None:
     place = faulty_place(tmp_path, Fault(agent="main", moment="tool", kind=row.kind))
-    run, _billed = faulty_run(place, "--no-restart", children=("child",))
+    run, _billed = faulty_run(place, "--no-restart", children=("child",), after="child")
     assert run.returncode == 1, run
     check_crash(run.one("agent_crashed"), row)
     assert run.end["code"] == "agent_crashed"
@@ -227,7 +231,7 @@ def test_a_main_agent_that_is_given_up_ends_the_turn_with_an_error_and_its_sub_a
 def test_a_sub_agent_out_of_memory_is_not_restarted(tmp_path: Path, moment: Moment) -> None:
     agent = "1" if moment == "start" else "big"
     place = faulty_place(tmp_path, Fault(agent=agent, moment=moment, kind="memory"))
-    run, _billed = faulty_run(place, "--agent-memory", "700M", children=("big",))
+    run, _billed = faulty_run(place, *LITTLE_MEMORY, children=("big",))
     assert run.returncode == 0, run
     crash = run.one("agent_crashed")
     check_crash(crash, MEMORY)
@@ -240,7 +244,7 @@ def test_a_sub_agent_out_of_memory_is_not_restarted(tmp_path: Path, moment: Mome
 def test_a_main_agent_out_of_memory_ends_the_turn(tmp_path: Path, moment: Moment) -> None:
     agent = "0" if moment == "start" else "main"
     place = faulty_place(tmp_path, Fault(agent=agent, moment=moment, kind="memory"))
-    run, _billed = faulty_run(place, "--agent-memory", "700M")
+    run, _billed = faulty_run(place, *LITTLE_MEMORY)
     assert run.returncode == 1, run
     check_crash(run.one("agent_crashed"), MEMORY)
 

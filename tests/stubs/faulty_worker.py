@@ -114,6 +114,7 @@ class FaultyStream(trio.abc.Stream):
         self._upward = FrameSplitter()
         self._downward = FrameSplitter()
         self._sending = trio.Lock()
+        self._is_closed = False
 
     async def send_all(self, data: bytes | bytearray | memoryview) -> None:
         """Send frames one by one, or misbehave."""
@@ -128,6 +129,8 @@ class FaultyStream(trio.abc.Stream):
     async def receive_some(self, max_bytes: int | None = None) -> bytes | bytearray:
         """Take frames in, or misbehave."""
         data = await self._stream.receive_some(max_bytes)
+        if self._is_closed:
+            await trio.sleep_forever()  # the agent would go
         for _offset, body in self._downward.feed(data):
             match downward_decoder.decode(body):
                 case Start(is_main=True):
@@ -181,6 +184,7 @@ class FaultyStream(trio.abc.Stream):
         if kind == "cut":
             _kill(0)
         if kind == "close":
+            self._is_closed = True
             self._stream.socket.shutdown(trio.socket.SHUT_RDWR)
         await trio.sleep_forever()
 

@@ -121,6 +121,34 @@ class HttpTransport:
         return self._client
 
 
+@asynccontextmanager
+async def get_pinned(url: str, address: str, connect_timeout: float) -> AsyncGenerator[HttpResponse, None]:
+    """GET ``url`` from the host at the IP address ``address``, whatever its name stands for by now, and by no proxy.
+
+    The name is what the certificate must be for and what the server is told. ``connect_timeout`` is in seconds. All
+    else as for `HttpTransport.post`.
+    """
+    shown = shown_address(url)
+    with _translated(shown, _MAKING_CLIENT):
+        named = httpx.URL(url)
+        client = httpx.AsyncClient(
+            verify=httpx.create_ssl_context() if named.scheme == "https" else False,
+            trust_env=False,
+            timeout=httpx.Timeout(None, connect=connect_timeout),
+            headers={"accept-encoding": "identity", "user-agent": "corral", "host": named.netloc.decode()},
+        )
+    async with client:
+        with _translated(shown, _BEFORE_PAGE):
+            pinned = named.copy_with(host=address, userinfo=b"")
+            request = client.build_request("GET", pinned, extensions={"sni_hostname": named.raw_host.decode()})
+            answer = await client.send(request, stream=True, follow_redirects=False)
+        response = HttpResponse(answer, shown)
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+
 def shown_address(url: str) -> str:
     """``url`` without user, password and query, for messages."""
     try:
@@ -180,34 +208,40 @@ def _untrusted(address: str, error: BaseException) -> ProviderError:
     return Refused(f"{address}: the server's TLS certificate can't be trusted: {reason}")
 
 
-_OTHER_ADDRESS = "--base-url gives another address"
-
 _MAKING_CLIENT: _Rules = (
     (
         _is(ImportError, ValueError, OSError, httpx.InvalidURL),
         _as(Refused, ": the address, or a proxy or certificate file that the environment sets, can't be used"),
     ),
 )
-_BEFORE_HEADERS: _Rules = (
-    (_is(ssl.SSLCertVerificationError), _untrusted),
-    (_is(socket.gaierror), _as(NetworkFailed, f": the host's name can't be looked up; is it right? {_OTHER_ADDRESS}")),
-    (
-        _is(ConnectionRefusedError),
-        _as(NetworkFailed, f": the connection was refused; is the server running? {_OTHER_ADDRESS}"),
-    ),
-    (
-        _is(httpx.ConnectTimeout),
-        _as(
-            NetworkFailed,
-            f": no connection in time; is the host within reach? {_OTHER_ADDRESS}, --connect-timeout more time",
+
+
+def _before_headers(other_address: str, more_time: str) -> _Rules:
+    """Both arguments are advice for the person, or empty where a person has nothing to set."""
+    return (
+        (_is(ssl.SSLCertVerificationError), _untrusted),
+        (
+            _is(socket.gaierror),
+            _as(NetworkFailed, f": the host's name can't be looked up; is it right?{other_address}"),
         ),
-    ),
-    (_is(ssl.SSLError), _as(NetworkFailed, ": the TLS handshake failed")),
-    (_from_h11, _as(BadResponse, " does not answer in HTTP that can be read")),
-    (_is(httpx.ProxyError), _as(NetworkFailed, ": the proxy refused the connection")),
-    (_is(httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError), _as(Refused, " is no address of a server")),
-    (_is(httpx.HTTPError, OSError), _as(NetworkFailed, ": the connection was lost before an answer")),
-)
+        (
+            _is(ConnectionRefusedError),
+            _as(NetworkFailed, f": the connection was refused; is the server running?{other_address}"),
+        ),
+        (
+            _is(httpx.ConnectTimeout),
+            _as(NetworkFailed, f": no connection in time; is the host within reach?{other_address}{more_time}"),
+        ),
+        (_is(ssl.SSLError), _as(NetworkFailed, ": the TLS handshake failed")),
+        (_from_h11, _as(BadResponse, " does not answer in HTTP that can be read")),
+        (_is(httpx.ProxyError), _as(NetworkFailed, ": the proxy refused the connection")),
+        (_is(httpx.UnsupportedProtocol, httpx.InvalidURL, UnicodeError), _as(Refused, " is no address of a server")),
+        (_is(httpx.HTTPError, OSError), _as(NetworkFailed, ": the connection was lost before an answer")),
+    )
+
+
+_BEFORE_HEADERS = _before_headers(" --base-url gives another address", ", --connect-timeout more time")
+_BEFORE_PAGE = _before_headers("", "")
 _WHILE_READING: _Rules = (
     (_is(httpx.HTTPError, httpx.StreamError, OSError), _as(StreamFailed, ": the reply broke off")),
 )

@@ -88,10 +88,7 @@ def status_of(root: Path, path: Path) -> os.stat_result | None:
 def entries_of(root: Path, folder: Path) -> list[FolderEntry]:
     """What is in ``folder``, sorted by name; raises `OSError`."""
     with opened_folder(root, folder, LISTED) as descriptor, os.scandir(descriptor) as found:
-        entries = [
-            FolderEntry(entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink())
-            for entry in found
-        ]
+        entries = [FolderEntry(entry.name, entry.is_dir(follow_symlinks=False), entry.is_symlink()) for entry in found]
     entries.sort()
     return entries
 

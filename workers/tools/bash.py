@@ -47,7 +47,7 @@ async def run(arguments: BashArguments, context: ToolContext) -> ToolOutput:
     timeout = min(arguments.timeout or DEFAULT_TIMEOUT, LONGEST_TIMEOUT)
     output = CommandOutput(context.emit_line)
     argv = [_shell(), "-c", arguments.command]
-    environment = command_environment(os.environ)
+    environment = command_environment(os.environ, context.variables)
     try:
         async with open_process(argv, cwd=context.root, env=environment, grace=TERM_GRACE) as child:
             timed_out = await _run_to_end(child, timeout, output, context)

@@ -6,7 +6,6 @@ import re
 import warnings
 from bisect import bisect_right
 from collections.abc import Iterator
-from functools import partial
 from pathlib import Path
 from typing import Annotated
 
@@ -143,7 +142,7 @@ class _Search:
             return clean_text("\n".join([*self._found[:MOST_MATCHES], note]))
         lines = list(self._found)
         if stopped:
-            lines.append(f"[stopped after {LONGEST_SEARCH:g} s, not at the end; give a narrower path, a simpler pattern]")
+            lines.append(f"[stopped after {LONGEST_SEARCH:g} s, not at the end; give a narrower path or pattern]")
         elif not lines:
             lines.append(f"No line in {shown(self._root, self._start)} matches {visible(pattern)}.")
         if self._too_large:

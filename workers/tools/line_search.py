@@ -91,7 +91,7 @@ async def search_lines(
 ) -> bool:
     """Give the pieces, each of whole lines, to ``engine`` until one is empty; ``take`` is told of each match in order.
 
-    Returns False if it did not go through, for example because it doesn't take the pattern. Cancelling kills the process.
+    Returns False if it did not go through, for example because it doesn't take the pattern. Cancelling kills it.
     Raises `OSError` if it can't be started.
     """
     async with open_process(engine.command, cwd=root, env={}, stdin=True, stderr=False, grace=0) as child:

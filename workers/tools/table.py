@@ -4,7 +4,21 @@ from __future__ import annotations
 
 from typing import Any, TypeAlias
 
-from workers.tools import bash, edit, glob, grep, invoke_agent, list_dir, read, write
+from workers.tools import (
+    ask_user,
+    bash,
+    delete,
+    edit,
+    glob,
+    grep,
+    invoke_agent,
+    list_agents,
+    list_dir,
+    read,
+    todo_write,
+    web_fetch,
+    write,
+)
 from workers.tools.tool import Tool
 
 AnyTool: TypeAlias = Tool[Any]
@@ -14,10 +28,15 @@ TOOLS: tuple[AnyTool, ...] = (
     read.TOOL,
     write.TOOL,
     edit.TOOL,
+    delete.TOOL,
     list_dir.TOOL,
     grep.TOOL,
     glob.TOOL,
     bash.TOOL,
+    web_fetch.TOOL,
+    todo_write.TOOL,
+    ask_user.TOOL,
+    list_agents.TOOL,
     invoke_agent.TOOL,
 )
 

@@ -6,17 +6,19 @@ A tool is one module with its arguments as a struct, an async ``run`` and a modu
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Generic, Literal, Protocol, TypeAlias, TypeVar
+from typing import Generic, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from protocol.content import Outcome
+from protocol.records import TodoUpdate
+from protocol.tool_names import ToolEffect
 from workers.tools.file_memory import FileMemory
 
-Effect: TypeAlias = Literal["read", "write", "execute", "delegate"]
+Effect: TypeAlias = ToolEffect
 """What a call may do to the world: the trust mode decides by it whether the call may run."""
 
 
@@ -47,6 +49,10 @@ class Delegate(Protocol):
     async def __call__(self, agent_name: str, prompt: str) -> ToolOutput: ...
 
 
+def _nobody_watches(_record: TodoUpdate) -> None:
+    """Where records go by default."""
+
+
 @dataclass(frozen=True, kw_only=True)
 class ToolContext:
     """What a call is given of its surroundings.
@@ -55,6 +61,9 @@ class ToolContext:
     line of live output on the wire (text, is it stderr); it never blocks. ``delegate`` is what `InvokeAgent` runs.
     ``wait_for_room`` is to be awaited now and then by what emits much: it returns at once unless the supervisor is
     behind. ``files`` is one object for the whole life of an agent: what it knows of the files it has seen.
+
+    ``emit`` puts a record on the wire, as ``emit_line`` does. ``agents`` are the sub-agents that may be invoked, name
+    to description. ``variables`` names the environment variables that commands get besides the usual ones.
     """
 
     root: Path
@@ -62,6 +71,9 @@ class ToolContext:
     emit_line: Callable[[str, bool], None]
     wait_for_room: Callable[[], Awaitable[None]]
     delegate: Delegate
+    emit: Callable[[TodoUpdate], None] = _nobody_watches
+    agents: Mapping[str, str] = field(default_factory=dict[str, str])
+    variables: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)

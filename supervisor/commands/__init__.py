@@ -1,0 +1,1 @@
+"""Commands beside the run that need no run: settings, stored sessions, trust."""

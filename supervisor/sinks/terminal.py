@@ -1,0 +1,53 @@
+"""Lines for a person: in colour on a terminal, plain elsewhere.
+
+The library for colours is imported on a terminal only. It honours ``NO_COLOR`` and ``TERM=dumb`` by itself.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Callable
+from typing import TextIO
+
+from supervisor.sinks.activity import Activity, Tone
+from supervisor.terminal_text import printable
+
+_STYLES: dict[Tone, str] = {"step": "", "agent": "bold", "trouble": "yellow", "detail": "dim"}
+
+
+def line_writer(stream: TextIO | None = None) -> Callable[[Activity], None]:
+    """A function that writes a step as one line on ``stream``, by default stderr; a closed one is no error."""
+    stream = stream or sys.stderr
+    return _coloured(stream) if stream.isatty() else _plain(stream)
+
+
+def _plain(stream: TextIO) -> Callable[[Activity], None]:
+    def write(activity: Activity) -> None:
+        label = f"{activity.agent}: " if activity.agent else ""
+        with contextlib.suppress(OSError, ValueError):
+            stream.write(f"  {_one_line(label + activity.text)}\n")
+            stream.flush()
+
+    return write
+
+
+def _coloured(stream: TextIO) -> Callable[[Activity], None]:
+    from rich.console import Console
+    from rich.text import Text
+
+    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+
+    def write(activity: Activity) -> None:
+        line = Text("  ", no_wrap=True, overflow="ellipsis")
+        if activity.agent:
+            line.append(_one_line(activity.agent), style="cyan").append(" ")
+        line.append(_one_line(activity.text), style=_STYLES[activity.tone])
+        with contextlib.suppress(OSError, ValueError):
+            console.print(line)
+
+    return write
+
+
+def _one_line(text: str) -> str:
+    return " ".join(printable(text).split())
