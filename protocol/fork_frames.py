@@ -118,10 +118,14 @@ def _children() -> set[int]:
 
 
 def _reap(pid: int, deadline: float) -> None:
-    with suppress(ChildProcessError, ProcessLookupError):
+    """Wait for our killed child until ``deadline`` and reap it."""
+    flags = 0
+    with suppress(AttributeError, OSError):  # an old kernel: then there is nothing to wait on but the child itself
         descriptor = os.pidfd_open(pid)
         try:
             select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
+            flags = os.WNOHANG
         finally:
             os.close(descriptor)
-        os.waitpid(pid, os.WNOHANG)
+    with suppress(ChildProcessError):
+        os.waitpid(pid, flags)

@@ -22,10 +22,13 @@ class Admission:
         self._hub = hub
         self._usage = usage
 
-    async def wait_for_memory(self, agent_id: str) -> None:
-        """Return when there is memory for one more agent; says once, on the agent's lines, why it waits."""
+    async def wait_for_memory(self, agent_id: str, is_cancelled: Callable[[], bool]) -> None:
+        """Return when there is memory for one more agent, or ``is_cancelled`` says that the agent need not start.
+
+        Says once, on the agent's lines, why it waits.
+        """
         has_told = False
-        while True:
+        while not is_cancelled():
             used, running = self._usage()
             why = shortage(self._limits, available_memory(), used, running)
             if why is None:

@@ -132,8 +132,7 @@ class AgentLife:
         if self._cancel_ending is None:
             self._run.grants.admit(self.agent_id, self)
             await self._place.wait()
-        if self._cancel_ending is None:
-            await self._run.admission.wait_for_memory(self.agent_id)
+        await self._run.admission.wait_for_memory(self.agent_id, lambda: self._cancel_ending is not None)
 
     async def _run_worker(self, assignment: Sequence[DownwardFrame]) -> WorkerEnd:
         self.worker = worker = WorkerLife(self.frames.handle, self._run.hub.room, self._run.settings.worker_times)

@@ -5,7 +5,7 @@ Whatever happens in a turn, its last lines are ``turn_summary`` and ``turn_end``
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from pathlib import Path
 
 import trio
@@ -78,7 +78,7 @@ class Conversation:
             )
         )
 
-    async def run_turn(self, prompt: str, begun: Callable[[Run], None]) -> Finished:
+    async def run_turn(self, prompt: str, begun: Callable[[Run], Awaitable[None]]) -> Finished:
         """Run ``prompt`` to its end and say how it ended; ``begun`` is given the turn's run once it can be stopped.
 
         Cancelling the call ends the turn without its last lines: stop the run instead.
@@ -91,7 +91,7 @@ class Conversation:
             self._run = run = Run(self._settings, self._store, self._hub, self._spawner, nursery, self._run)
             nursery.start_soon(run.grants.run_clock)
             life = run.start_main(prompt)
-            begun(run)
+            await begun(run)
             await life.ended.wait()
             nursery.cancel_scope.cancel()
         ending = await self._settle(life.ending)

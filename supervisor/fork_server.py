@@ -41,8 +41,18 @@ _CLOSE_SECONDS = 3.0
 
 
 def can_fork_safely() -> bool:
-    # macOS: its system libraries start threads of their own; and it has no sockets of type SEQPACKET.
-    return sys.platform.startswith("linux") and hasattr(os, "pidfd_open")
+    """Whether this system is fit for a fork server.
+
+    Linux is, where it has pidfds. On macOS system libraries start threads of their own, and there are no sockets of
+    type SEQPACKET.
+    """
+    if not sys.platform.startswith("linux"):
+        return False
+    try:
+        os.close(os.pidfd_open(os.getpid()))
+    except (AttributeError, OSError):
+        return False
+    return True
 
 
 class EarlyForkServer:

@@ -98,14 +98,16 @@ class OneShot:
 
     # -- the ways out -------------------------------------------------------------------------------------------------
 
-    def _watch(self, signals: AsyncIterator[int], nursery: trio.Nursery, run: Run) -> None:
+    async def _watch(self, signals: AsyncIterator[int], nursery: trio.Nursery, run: Run) -> None:
         """Look out for all that can end ``run`` early."""
         nursery.start_soon(self._obey_signals, signals, run)
         nursery.start_soon(self._watch_stdout, run)
         view = RunView(run, os.getpid(), partial(self._take_signal, run, signal.SIGTERM))
-        nursery.start_soon(LiveServer(view, self._hub).serve)
         if self._settings.timeout is not None:
             nursery.start_soon(self._watch_time, self._settings.timeout, run)
+        note = await nursery.start(LiveServer(view, self._hub).serve)
+        if note is not None and not self._settings.quiet:
+            write_note(note)
 
     async def _obey_signals(self, signals: AsyncIterator[int], run: Run) -> None:
         """The first signal cancels the turn; a second one kills the workers at once."""

@@ -117,13 +117,11 @@ def _read_prompt_file(name: str) -> str:
 
 def _mentioned(text: str, folders: Sequence[Path]) -> tuple[list[str], list[str]]:
     """The content of each file named in ``text``, once and in their order, and notes. What is no file stays text."""
-    names = dict.fromkeys(quoted or bare for quoted, bare in _MENTION.findall(text))
+    words = dict.fromkeys(quoted or bare for quoted, bare in _MENTION.findall(text))
+    files = dict(file for word in words if (file := _find(word, folders)) is not None)
     found: list[str] = []
     notes: list[str] = []
-    for name in names:
-        path = _find(name, folders)
-        if path is None:
-            continue
+    for name, path in files.items():
         if len(found) == MAX_MENTIONS:
             notes.append(f"only the first {MAX_MENTIONS} files that the prompt names are put behind it")
             break
@@ -143,14 +141,14 @@ def _mentioned(text: str, folders: Sequence[Path]) -> tuple[list[str], list[str]
     return found, notes
 
 
-def _find(name: str, folders: Sequence[Path]) -> Path | None:
-    """The file that ``name`` means, without the punctuation of the sentence behind it if need be."""
-    for spelling in dict.fromkeys((name, name.rstrip(_AFTER_A_NAME))):
+def _find(word: str, folders: Sequence[Path]) -> tuple[str, Path] | None:
+    """The name in ``word``, without the punctuation of the sentence behind it if need be, and the file it names."""
+    for spelling in dict.fromkeys((word, word.rstrip(_AFTER_A_NAME))):
         try:
             for folder in folders:
                 path = folder / os.path.expanduser(spelling)  # noqa: PTH111 - a ~ of an unknown user stays as it is
                 if spelling and path.is_file():
-                    return path
+                    return spelling, path
         except (OSError, ValueError):  # too long for a name, or with a NUL
             continue
     return None

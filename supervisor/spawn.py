@@ -15,6 +15,7 @@ from protocol.fork_frames import FORK_SERVER_ENTRY, FRESH_WORKER_ENTRY
 from protocol.handshake import WORKER_ENTRY
 from supervisor.child_processes import Family
 from supervisor.config import SpawnMode
+from supervisor.errors import WrongUsage
 from supervisor.fork_server import EarlyForkServer, ServerLink, can_fork_safely, fork_early
 from supervisor.worker_process import Ends, ExitStatus, WorkerProcess
 
@@ -68,10 +69,13 @@ def choose_spawner(
 
     ``entry`` is where its workers begin; ``packages`` are the folders of packages that it needs beside our own.
     ``ends_orphans`` says that this process is a subreaper and has no children but the spawner's: then it kills any
-    other that turns up when a worker has ended.
+    other that turns up when a worker has ended. Raises `WrongUsage` for ``fork`` where the system is not fit for it.
     """
+    can_fork = can_fork_safely()
+    if mode == "fork" and not can_fork:
+        raise WrongUsage("--spawn fork needs Linux 5.3 or newer: leave it out")
     family = Family(entry, packages, ends_orphans=ends_orphans)
-    if mode == "fresh" or (mode == "auto" and not can_fork_safely()):
+    if mode == "fresh" or not can_fork:
         if early is not None:
             early.close()
         return FreshSpawner(family)

@@ -108,12 +108,13 @@ class WorkerProcess:
 
 async def wait_for_exit(pid: int) -> None:
     """Return once ``pid``, a child of ours, has ended; it is left to be reaped."""
-    if not hasattr(os, "pidfd_open"):
-        await trio.to_thread.run_sync(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT, abandon_on_cancel=True)
-        return
     try:
         pidfd = os.pidfd_open(pid)
     except ProcessLookupError:  # no child of ours, and reaped by whoever's it was
+        return
+    except (AttributeError, OSError):  # not Linux, an old kernel, or no descriptor left
+        with suppress(ChildProcessError):
+            await trio.to_thread.run_sync(os.waitid, os.P_PID, pid, os.WEXITED | os.WNOWAIT, abandon_on_cancel=True)
         return
     try:
         await trio.lowlevel.wait_readable(pidfd)

@@ -7,8 +7,14 @@ from collections.abc import Callable
 import trio
 
 from protocol.codec import clean_text
+from protocol.content import Outcome
 from protocol.frames import ChildResult, SpawnRequest
+from protocol.records import AgentOutcome
 from workers.tools.tool import ToolOutput
+
+
+_OUTCOMES: dict[AgentOutcome, Outcome] = {"complete": "success", "cancelled": "cancelled"}
+"""What the delegating call comes to; every other end of a sub-agent is an ``error``."""
 
 
 class Delegations:
@@ -37,7 +43,7 @@ class Delegations:
         """Wait for the end of the sub-agent of ``request``. Cancelling leaves it to the supervisor."""
         await self._event(request).wait()
         result = self._results[request]
-        return ToolOutput(output=result.text, outcome="success" if result.outcome == "complete" else "error")
+        return ToolOutput(output=result.text, outcome=_OUTCOMES.get(result.outcome, "error"))
 
     def _event(self, request: int) -> trio.Event:
         return self._arrived.setdefault(request, trio.Event())

@@ -33,7 +33,7 @@ from protocol.fork_frames import (
     end_orphans,
     request_decoder,
 )
-from protocol.process_tree import become_subreaper, kill_strays
+from protocol.process_tree import become_subreaper
 from workers.fork_worker import begin_forked_worker, close_all_but
 
 GRACE_SECONDS = 0.5
@@ -94,7 +94,7 @@ class ForkServer:
         for pid in self._running.values():
             _kill_group(pid)
         self._run_out(_LAST_SECONDS)
-        kill_strays()
+        end_orphans((), _LAST_SECONDS)
 
     def _run_out(self, seconds: float) -> None:
         """Look after the workers until none is left, for ``seconds`` at most."""

@@ -22,6 +22,6 @@ def child_report(agent_name: str, ending: Finished, last_text: str = "") -> str:
     if ending.outcome == "complete":
         return ending.response
     opening = _OPENINGS[ending.outcome].format(name=agent_name)
-    report = f"{opening}: {ending.message}." if ending.message else f"{opening}."
+    report = f"{opening}: {ending.message.rstrip('.')}." if ending.message else f"{opening}."
     found = ending.response or last_text
     return f"{report}\nWhat it had said last:\n{found}" if found else report

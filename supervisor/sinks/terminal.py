@@ -1,11 +1,12 @@
 """Lines for a person: in colour on a terminal, plain elsewhere.
 
-The library for colours is imported on a terminal only. It honours ``NO_COLOR`` and ``TERM=dumb`` by itself.
+The library for colours is imported on a terminal only. ``NO_COLOR`` takes every style away, not the colours alone.
 """
 
 from __future__ import annotations
 
 import contextlib
+import os
 import sys
 from collections.abc import Callable
 from typing import TextIO
@@ -36,7 +37,8 @@ def _coloured(stream: TextIO) -> Callable[[Activity], None]:
     from rich.console import Console
     from rich.text import Text
 
-    console = Console(file=stream, highlight=False, markup=False, emoji=False)
+    colours = None if os.environ.get("NO_COLOR") else "auto"
+    console = Console(file=stream, color_system=colours, highlight=False, markup=False, emoji=False)
 
     def write(activity: Activity) -> None:
         line = Text("  ", no_wrap=True, overflow="ellipsis")

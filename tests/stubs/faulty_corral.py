@@ -53,9 +53,7 @@ def main(plan: str) -> int:
     times = msgspec.structs.replace(settings.worker_times, terminate=0.3)
     settings = msgspec.structs.replace(settings, worker_times=times)
     early = None if settings.spawn == "fresh" else fork_early()
-    spawner = choose_spawner(
-        settings.spawn, early, entry=faulty_worker.ENTRY, packages=(PACKAGE,), ends_orphans=True
-    )
+    spawner = choose_spawner(settings.spawn, early, entry=faulty_worker.ENTRY, packages=(PACKAGE,), ends_orphans=True)
     try:
         return run_one_shot(settings, FaultySpawner(spawner, Path(plan)))
     finally:
