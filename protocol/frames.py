@@ -100,17 +100,28 @@ class SpawnRequest(Frame, frozen=True, kw_only=True, tag="spawn_request"):
     prompt: str
 
 
+class ApprovalRequest(Frame, frozen=True, kw_only=True, tag="approval_request"):
+    """May the open call ``call_id`` run? ``denial`` is what the model is told if nobody is there to allow it.
+
+    An id is enough: the calls that an agent has open are those of one reply.
+    """
+
+    call_id: str
+    denial: str
+
+
 class Finished(Frame, frozen=True, kw_only=True, tag="finished"):
     """The turn is over. ``response`` is the final reply, or what there was of it.
 
     ``code`` is a word for a program (the exit code depends on it), ``message`` a sentence for a person; both are empty
-    for a complete turn.
+    for a complete turn. ``is_cut_off`` says that the final reply ended at its limit of tokens.
     """
 
     outcome: AgentOutcome
     response: str = ""
     code: str = ""
     message: str = ""
+    is_cut_off: bool = False
 
 
 # -- downward ---------------------------------------------------------------------------------------------------------
@@ -122,6 +133,7 @@ class Start(Frame, frozen=True, kw_only=True, tag="start"):
     ``tools`` are the names of the tools it is offered. ``agents`` are those it may delegate to, name and description.
     ``is_main`` is true for the main agent only, which streams. ``max_iterations`` is its cap of model calls in a turn,
     ``retry_delay`` the wait before the first resend and ``heartbeat`` the time between two heartbeats, in seconds.
+    ``environment`` are variables that its commands get besides the usual ones.
     """
 
     agent_id: str
@@ -136,6 +148,7 @@ class Start(Frame, frozen=True, kw_only=True, tag="start"):
     retry_delay: float = 1.0
     heartbeat: float = 5.0
     ceilings: Ceilings = Ceilings()
+    environment: dict[str, str] = {}  # msgspec copies it for each frame
 
 
 class History(Frame, frozen=True, kw_only=True, tag="history"):
@@ -179,6 +192,13 @@ class GrantAnswer(Frame, frozen=True, kw_only=True, tag="grant_answer"):
     max_tokens: int | None = None
 
 
+class ApprovalAnswer(Frame, frozen=True, kw_only=True, tag="approval_answer"):
+    """The answer to an `ApprovalRequest`: the call may run, or ``denial`` says to the model why not."""
+
+    call_id: str
+    denial: str | None
+
+
 class Committed(Frame, frozen=True, kw_only=True, tag="committed"):
     """The commit ``number`` and all before it are on the disk."""
 
@@ -200,6 +220,17 @@ class Cancel(Frame, frozen=True, kw_only=True, tag="cancel"):
 
 
 UpwardFrame: TypeAlias = (
-    Ready | Heartbeat | ToolCallOpened | AskGrant | CallFailed | Commit | SpawnRequest | Finished | WorkerRecord
+    Ready
+    | Heartbeat
+    | ToolCallOpened
+    | ApprovalRequest
+    | AskGrant
+    | CallFailed
+    | Commit
+    | SpawnRequest
+    | Finished
+    | WorkerRecord
 )
-DownwardFrame: TypeAlias = Start | History | Prompt | Resume | GrantAnswer | Committed | ChildResult | Cancel
+DownwardFrame: TypeAlias = (
+    Start | History | Prompt | Resume | GrantAnswer | ApprovalAnswer | Committed | ChildResult | Cancel
+)

@@ -34,6 +34,7 @@ TOOL_EFFECTS: Mapping[str, ToolEffect] = MappingProxyType(
 )
 """Every tool with its effect, in the order in which they are listed."""
 
+SHELL_TOOL = "Bash"
 DELEGATING_TOOL = "InvokeAgent"
 
 _FOR_DELEGATING = frozenset({DELEGATING_TOOL, "ListAgents"})

@@ -5,7 +5,8 @@
 - httpx is imported in one module.
 - A pure module (`PURE`) imports nothing that knows the time, chance or the world outside, neither itself nor through
   another module of ours: time and chance are its arguments.
-- A package's ``__init__`` is a docstring only, so that importing one module never imports its neighbours.
+- A package's ``__init__`` is a docstring only, so that importing one module never imports its neighbours. Two of them
+  (`PUBLIC_FACES`) also name what of their own package is a fixed interface, and do nothing else.
 - No module directly in ``supervisor/`` has a name that PyPI's supervisord uses: both install into ``supervisor/``.
 
 Imports count wherever they stand: in a function, under ``TYPE_CHECKING``, or as ``import_module("name")``.
@@ -59,6 +60,7 @@ IMPURE = _names(
     "asyncio concurrent fcntl glob http importlib multiprocessing secrets select selectors shutil signal sqlite3 ssl",
     "tempfile threading trio_websocket urllib.request uuid",
 )
+PUBLIC_FACES = ("workers/acp/__init__.py", "workers/sandbox/__init__.py")
 WALL_CLOCK_CALLS = {("datetime", "now"), ("datetime", "utcnow"), ("datetime", "today"), ("date", "today")}
 SUPERVISORD_NAMES = _names(
     "childutils compat confecho datatypes dispatchers events http http_client loggers medusa options pidproxy poller",
@@ -200,9 +202,21 @@ def _names_in_strings(module: Module) -> Iterator[Breach]:
 def _more_than_a_docstring(module: Module) -> Iterator[Breach]:
     for position, node in enumerate(module.tree.body):
         is_docstring = position == 0 and isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant)
-        if not is_docstring:
+        if is_docstring:
+            continue
+        if module.path not in PUBLIC_FACES:
             yield Breach(module.path, node.lineno, "a package's __init__ is a docstring only")
             return
+        if not _names_the_interface(node, module.name):
+            yield Breach(module.path, node.lineno, f"{module.path} only re-exports names of its own package")
+            return
+
+
+def _names_the_interface(node: ast.stmt, package: str) -> bool:
+    """``from package.module import Name``, or the list of these names."""
+    if isinstance(node, ast.ImportFrom):
+        return node.level == 0 and (node.module or "").startswith(package + ".")
+    return isinstance(node, ast.Assign) and [_called_name(target) for target in node.targets] == ["__all__"]
 
 
 def _breaches_of_purity(module: Module, modules: dict[str, Module]) -> Iterator[Breach]:

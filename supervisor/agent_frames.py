@@ -14,6 +14,8 @@ from protocol.codec import encode_json
 from protocol.content import AssistantMessage, ToolCall, ToolResult
 from protocol.errors import ProtocolError
 from protocol.frames import (
+    ApprovalAnswer,
+    ApprovalRequest,
     AskGrant,
     CallFailed,
     Commit,
@@ -26,6 +28,7 @@ from protocol.frames import (
     UpwardFrame,
 )
 from protocol.records import ToolCallResult, ToolCallStart
+from supervisor.approval import Question
 from supervisor.errors import StorageFailed
 from supervisor.store.session_store import Ticket
 
@@ -67,6 +70,8 @@ class AgentFrames:
                 self._close_call(frame)
             case AskGrant():
                 self._ask(frame)
+            case ApprovalRequest():
+                self._ask_approval(frame)
             case CallFailed(grant=grant, rate_limited_ms=held):
                 run.grants.fail(agent_id, grant, None if held is None else held / 1000)
             case Commit():
@@ -96,6 +101,19 @@ class AgentFrames:
             self._run.grants.ask(self._agent_id, frame, self._model)
         else:
             self._life.start_soon(self._ask_when_stored, worker, frame, ticket)
+
+    def _ask_approval(self, frame: ApprovalRequest) -> None:
+        worker = self._life.worker
+        call = next((call for call in self._run.tree[self._agent_id].open_calls if call.id == frame.call_id), None)
+        if call is None:
+            raise ProtocolError(f"approval was asked for the call {frame.call_id!r}, which is not open")
+
+        def answer(denial: str | None) -> None:
+            # A call of a worker that has died since is answered as interrupted.
+            if worker is not None and worker is self._life.worker:
+                worker.tell(ApprovalAnswer(call_id=call.id, denial=denial))
+
+        self._run.approver.ask(Question(agent_id=self._agent_id, call=call, denial=frame.denial), answer)
 
     async def _ask_when_stored(self, worker: WorkerLife | None, frame: AskGrant, ticket: Ticket) -> None:
         # The worker that asked may be dead by now, and another one in its place.

@@ -154,7 +154,8 @@ class AgentLife:
         """The number of the restart, if there is one. What the dead worker held is given up."""
         under_way = self._run.grants.leave(self.agent_id)
         self._run.count_uncertain(self.agent_id, under_way)
-        if not self._run.settings.restart:
+        settings = self._run.settings
+        if not settings.restart or (self.start.is_main and not settings.restart_main):
             return None
         return self._restarts.next(trio.current_time(), cause, self.frames.commits)
 
@@ -177,6 +178,7 @@ class AgentLife:
             self._run.hub.publish(start, self.agent_id)
         for result in plan.ended:
             self._close(result.call_id, result.name, result.outcome, result.output)
+            self.frames.results[result.call_id] = result  # told, but not committed yet
         resume = Resume(
             iterations=self.frames.iterations,
             results=plan.results,

@@ -12,11 +12,17 @@ import signal
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from supervisor.errors import SupervisorError
 
 INTERRUPTED = 130
 STDOUT_CLOSED = 141
 
 COMMANDS: dict[str, str] = {
+    "acp": "supervisor.acp_agent.command:acp",
+    "batch": "supervisor.batch.command:batch",
     "config": "supervisor.commands.config:config",
     "kill": "supervisor.live.commands:kill",
     "ps": "supervisor.live.commands:ps",
@@ -37,10 +43,26 @@ def main(argv: Sequence[str] | None = None) -> int:
     nothing is written to standard output then. A SIGINT before the run has begun ends the process with 130.
     """
     arguments = sys.argv[1:] if argv is None else list(argv)
+    _fill_missing_descriptors()
     try:
         return _dispatch(arguments)
     except KeyboardInterrupt:
         return INTERRUPTED
+
+
+def _fill_missing_descriptors() -> None:
+    """Where a standard descriptor is closed, put one in its place that takes and gives nothing.
+
+    Else the next socket gets its number, and whoever then means standard error writes into it. What is written to a
+    closed standard output still fails.
+    """
+    for descriptor, mode in ((0, os.O_RDONLY), (1, os.O_RDONLY), (2, os.O_WRONLY)):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, mode)  # takes the lowest free number, which is this one
+            if descriptor == 2:
+                sys.stderr = open(2, "w", encoding="utf-8", closefd=False)  # noqa: SIM115 - it stays for good
 
 
 def _dispatch(arguments: list[str]) -> int:
@@ -55,7 +77,7 @@ def _dispatch(arguments: list[str]) -> int:
         let_python_interrupt()
         return run()
     except SupervisorError as error:
-        _complain(str(error), error.hints)
+        _complain(error)
         return error.exit_code
     finally:
         gc.enable()
@@ -137,17 +159,18 @@ def _print(text: str) -> int:
     try:
         sys.stdout.write(text)
         sys.stdout.flush()
-    except OSError:
+    except (OSError, AttributeError):  # there is no stream at all where it was closed from the start
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
         return STDOUT_CLOSED
     return 0
 
 
-def _complain(sentence: str, hints: Sequence[str]) -> None:
-    """A line on standard error and one for each hint, without what could steer a terminal."""
+def _complain(error: SupervisorError) -> None:
+    """A line on standard error, one for each note before it and each hint below, safe for a terminal."""
     from supervisor.terminal_text import printable
 
-    lines = [f"corral: {sentence}{':' if hints else ''}", *(f"    {hint}" for hint in hints)]
+    sentence = f"{error}{':' if error.hints else ''}"
+    lines = [*(f"corral: {each}" for each in (*error.notes, sentence)), *(f"    {hint}" for hint in error.hints)]
     try:
         sys.stderr.write("".join(printable(line).replace("\n", " ") + "\n" for line in lines))
         sys.stderr.flush()

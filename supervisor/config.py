@@ -21,12 +21,13 @@ from supervisor.core.worker_times import WorkerTimes
 from supervisor.errors import WrongUsage
 from supervisor.flags import FlagValues
 from supervisor.local_servers import LocalServers
-from supervisor.model_choice import ModelFlags, choose_model, key_variables, model_notes
+from supervisor.model_choice import ModelFlags, choose_model, key_variables, model_notes, with_told_window
 from supervisor.project_instructions import read_instructions
 from supervisor.project_trust import TrustStore, files_with_commands
 from supervisor.prompt import STDIN_SECONDS, given_prompt, joined_prompt, piped_prompt
 from supervisor.provider_table import ProviderTable
 from supervisor.settings_file import SettingsFile, read_settings_file
+from supervisor.store.folder import find_session
 from supervisor.xdg import config_folder, state_folder
 
 OutputFormat: TypeAlias = Literal["text", "json", "stream-json"]
@@ -60,10 +61,11 @@ class OneShotSettings(PlainSettings, frozen=True, kw_only=True):
 
     ``project_root`` is absolute, without symbolic links, and was a folder when it was read; ``project_is_trusted`` says
     that commands which its files name may run. ``state_folder`` is the folder that holds the session store.
-    ``session_id`` is the session to go on with, as given; None for a new one. ``catalog`` has all agents, ``trust`` and
+    ``session_id`` is the stored session to go on with; None for a new one. ``catalog`` has all agents, ``trust`` and
     ``model`` are the main agent's. ``providers`` are ours and the user's, ``environ`` holds their key variables that
     are set, for sub-agents whose file names another provider. ``notes`` are sentences for a person, to be shown at the
-    beginning.
+    beginning. ``environment`` are variables for the agents' commands alone. ``restart_main`` says that the main agent is
+    restarted too, where ``restart`` says that agents are.
     """
 
     prompt: str
@@ -77,6 +79,8 @@ class OneShotSettings(PlainSettings, frozen=True, kw_only=True):
     providers: ProviderTable
     environ: dict[str, str]
     notes: tuple[str, ...]
+    environment: dict[str, str] = {}  # msgspec copies it
+    restart_main: bool = True
 
 
 class PersonalValues(msgspec.Struct, frozen=True, kw_only=True):
@@ -104,17 +108,32 @@ def read_settings(values: FlagValues, environ: Mapping[str, str], stdin: TextIO 
     Standard input is read last: what else is wrong is reported at once, though it may never end.
     """
     person = read_personal_values(values, environ)
+    try:
+        return _read_the_rest(person, environ, stdin)
+    except WrongUsage as error:
+        error.notes = person.notes  # what is missing may be in the file that was ignored
+        raise
+
+
+def _read_the_rest(person: PersonalValues, environ: Mapping[str, str], stdin: TextIO | None) -> OneShotSettings:
     given = given_prompt(person.values, stdin)
     patience = person.values.number("stdin-timeout", zero=True)
-    settings = _read_all_but_prompt(person, environ)
+    servers = LocalServers()
+    settings = _read_all_but_prompt(person, environ, servers)
+    notes: list[str] = []
     if given is None:
-        return msgspec.structs.replace(settings, prompt=piped_prompt(stdin))
-    patience = STDIN_SECONDS if patience is None else patience
-    prompt, notes = joined_prompt(given, stdin, _folders_of_mentions(person.project_root), patience)
-    return msgspec.structs.replace(settings, prompt=prompt, notes=(*settings.notes, *notes))
+        prompt = piped_prompt(stdin)
+    else:
+        patience = STDIN_SECONDS if patience is None else patience
+        prompt, notes = joined_prompt(given, stdin, _folders_of_mentions(person.project_root), patience)
+    # A server is asked last: until all else is right there is nothing to ask for.
+    flags, spec = _read_model_flags(person.values), settings.catalog.get(settings.agent_name)
+    model = with_told_window(settings.model, flags, spec, person.file.providers, servers)
+    notes = [*settings.notes, *notes, *model_notes(flags, spec, model)]
+    return msgspec.structs.replace(settings, prompt=prompt, model=model, notes=tuple(notes))
 
 
-def _read_all_but_prompt(person: PersonalValues, environ: Mapping[str, str]) -> OneShotSettings:
+def _read_all_but_prompt(person: PersonalValues, environ: Mapping[str, str], servers: LocalServers) -> OneShotSettings:
     values, providers, project_root = person.values, person.file.providers, person.project_root
     plain = read_plain_settings(values)
     flags = _read_model_flags(values)
@@ -124,7 +143,9 @@ def _read_all_but_prompt(person: PersonalValues, environ: Mapping[str, str]) -> 
     if instructions:
         catalog = catalog.with_instructions(instructions)
     spec = catalog.get(agent_name)
-    model = choose_model(flags, spec, environ, providers, LocalServers())
+    model = choose_model(flags, spec, environ, providers, servers)
+    if (session_id := values.text("session")) is not None:
+        session_id = find_session(state_folder(environ), session_id).name
     plain = msgspec.structs.replace(plain, trust=narrower_trust(plain.trust, spec))
     return OneShotSettings(
         **msgspec.structs.asdict(plain),
@@ -132,13 +153,13 @@ def _read_all_but_prompt(person: PersonalValues, environ: Mapping[str, str]) -> 
         project_root=project_root,
         project_is_trusted=values.switch("trust-project") or _is_trusted(project_root, environ),
         state_folder=state_folder(environ),
-        session_id=values.text("session"),
+        session_id=session_id,
         agent_name=agent_name,
         model=model,
         catalog=catalog,
         providers=providers,
         environ=key_variables(environ, providers),
-        notes=(*person.notes, *notes, *catalog.notes, *model_notes(flags, spec, model)),
+        notes=(*person.notes, *notes, *catalog.notes),
     )
 
 

@@ -78,6 +78,10 @@ class Conversation:
             )
         )
 
+    def use(self, settings: OneShotSettings) -> None:
+        """Begin later turns with ``settings``; a turn that is under way goes on with its own."""
+        self._settings = settings
+
     async def run_turn(self, prompt: str, begun: Callable[[Run], Awaitable[None]]) -> Finished:
         """Run ``prompt`` to its end and say how it ended; ``begun`` is given the turn's run once it can be stopped.
 

@@ -24,7 +24,8 @@ from typing import ClassVar
 class SupervisorError(Exception):
     """Base. ``code`` is a word for a program, ``exit_code`` what the command exits with.
 
-    ``hints`` are lines below the sentence: commands to try, or what there is to choose from.
+    ``hints`` are lines below the sentence: commands to try, or what there is to choose from. ``notes`` are sentences
+    on what was seen before, and may be the reason.
     """
 
     code: str = "error"
@@ -33,6 +34,7 @@ class SupervisorError(Exception):
     def __init__(self, message: str, *, hints: tuple[str, ...] = ()) -> None:
         super().__init__(message)
         self.hints = hints
+        self.notes: tuple[str, ...] = ()
 
 
 class WrongUsage(SupervisorError):

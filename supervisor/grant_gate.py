@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Protocol
 
 import trio
@@ -11,7 +12,9 @@ from protocol.agent_spec import ModelSettings
 from protocol.errors import ProtocolError
 from protocol.frames import AskGrant, GrantAnswer
 from protocol.usage import Usage
+from supervisor.core.endpoint_gate import CallKey
 from supervisor.core.grants import Admitted, Decision, Go, Grants, TreeLimits
+from supervisor.endpoints import Endpoints
 
 REPLY_ALLOWANCE = 16_000
 """Tokens reserved for a reply without a cap of its own, while the run has a limit of tokens."""
@@ -36,6 +39,17 @@ class GrantGate:
         self._grants = Grants(limits, reply_allowance=REPLY_ALLOWANCE)
         self._takers: dict[str, GrantTaker] = {}
         self._changed = trio.Event()
+        self._endpoints: Endpoints | None = None
+        self._member = 0
+        self._endpoint_of: dict[CallKey, str] = {}
+
+    def share(self, endpoints: Endpoints) -> None:
+        """From now on calls that are granted wait for their endpoint too, which other runs use.
+
+        A rate limit then narrows the endpoint and holds nobody: only the call that met it waits as it was told.
+        """
+        self._endpoints = endpoints
+        self._member = endpoints.join()
 
     def admit(self, agent_id: str, taker: GrantTaker) -> None:
         """Ask for a place among the agents that run at once."""
@@ -53,12 +67,17 @@ class GrantGate:
     def leave(self, agent_id: str) -> int:
         """The agent's process is gone. Returns how many calls it had under way."""
         under_way = self._grants.open_calls(agent_id)
+        if self._endpoints is not None:
+            under_way -= self._endpoints.leave(self._member, agent_id)
+            self._endpoint_of = {key: name for key, name in self._endpoint_of.items() if key[1] != agent_id}
         self._apply(self._grants.leave(agent_id))
         return under_way
 
     def ask(self, agent_id: str, frame: AskGrant, model: ModelSettings) -> None:
         """A worker wants to make a model call; the answer goes to it when there is one."""
         endpoint = f"{model.provider} {model.base_url}"
+        if self._endpoints is not None:
+            self._endpoint_of[self._key(agent_id, frame.grant)] = endpoint_name(model)
         self._take(
             lambda now: self._grants.ask(now, agent_id, frame.grant, endpoint, frame.prompt_tokens, frame.max_tokens)
         )
@@ -66,10 +85,16 @@ class GrantGate:
     def settle(self, agent_id: str, grant: int, usage: Usage) -> None:
         """A granted call brought a reply that used ``usage``."""
         self._take(lambda now: self._grants.settle(now, agent_id, grant, usage))
+        if self._endpoints is not None:
+            self._endpoints.clean(self._key(agent_id, grant))
 
     def fail(self, agent_id: str, grant: int, held: float | None) -> None:
         """A granted call failed; for a rate limit its endpoint is held for ``held`` seconds."""
-        self._take(lambda now: self._grants.fail(now, agent_id, grant, held))
+        if self._endpoints is None:
+            self._take(lambda now: self._grants.fail(now, agent_id, grant, held))
+            return
+        self._take(lambda now: self._grants.fail(now, agent_id, grant, None))
+        (self._endpoints.failed if held is None else self._endpoints.limited)(self._key(agent_id, grant))
 
     def close(self, code: str, message: str) -> None:
         """Stop all that ask, now and later."""
@@ -99,11 +124,27 @@ class GrantGate:
             if isinstance(decision, Admitted):
                 taker.admitted()
             elif isinstance(decision, Go):
-                taker.tell(GrantAnswer(grant=decision.grant, decision="go", max_tokens=decision.max_tokens))
+                self._let_go(decision, taker)
             else:
                 code, message = decision.code, decision.message
                 taker.tell(GrantAnswer(grant=decision.grant, decision="stop", code=code, message=message))
         self._changed.set()
+
+    def _let_go(self, decision: Go, taker: GrantTaker) -> None:
+        answer = GrantAnswer(grant=decision.grant, decision="go", max_tokens=decision.max_tokens)
+        if self._endpoints is None:
+            taker.tell(answer)
+            return
+        key = self._key(decision.agent_id, decision.grant)
+        self._endpoints.ask(self._endpoint_of.pop(key), key, partial(taker.tell, answer))
+
+    def _key(self, agent_id: str, grant: int) -> CallKey:
+        return self._member, agent_id, grant
+
+
+def endpoint_name(model: ModelSettings) -> str:
+    """What shares one limit of calls at once."""
+    return f"{model.provider} {model.base_url} {model.model}"
 
 
 class DecideAt(Protocol):

@@ -63,9 +63,8 @@ def choose_model(
     """The model of the main agent: flags and their variables first, then the agent's file, then what is found.
 
     Without a provider's name, ``--script`` means the scripted one, ``--base-url`` an OpenAI-compatible one; else the
-    one key variable that is set decides, else the first server of the table that answers on this machine. That one is
-    asked for its only model where none is named, and for the context window. Without ``servers`` nobody is asked.
-    Raises `ModelUnavailable`.
+    one key variable that is set decides, else the first server of the table that answers on this machine. A server is
+    asked for its only model where none is named. Without ``servers`` nobody is asked. Raises `ModelUnavailable`.
     """
     entry, server = _choose_provider(flags, spec, environ, providers, servers)
     if flags.script is not None and entry.adapter != SCRIPTED:
@@ -79,9 +78,6 @@ def choose_model(
     if model is None:
         server = server or (servers.ask(entry, base_url, key) if servers is not None else None)
         model = _only_model(entry, base_url, server)
-    window = flags.max_context_tokens or spec.max_context_tokens
-    if window is None and servers is not None and entry.adapter != SCRIPTED:
-        window = _told_window(servers.ask(entry, base_url, key, model) or server, model)
     return ModelSettings(
         provider=entry.name,
         adapter=entry.adapter,
@@ -89,7 +85,7 @@ def choose_model(
         base_url=base_url,
         api_key=key,
         key_variable=entry.key_variable,
-        context_window=window or _window(entry, base_url, model),
+        context_window=flags.max_context_tokens or spec.max_context_tokens or _window(entry, base_url, model),
         max_tokens=spec.max_tokens if flags.max_tokens is None else flags.max_tokens,
         temperature=spec.temperature if flags.temperature is None else flags.temperature,
         reasoning_effort=spec.reasoning_effort,
@@ -98,6 +94,20 @@ def choose_model(
         call_timeout=flags.call_timeout,
         scenario=_read_scenario(flags.script) if entry.adapter == SCRIPTED else "",
     )
+
+
+def with_told_window(
+    chosen: ModelSettings, flags: ModelFlags, spec: AgentSpec, providers: ProviderTable, servers: LocalServers
+) -> ModelSettings:
+    """``chosen`` with the context window that its server tells of, if nobody has said another and it is near enough."""
+    entry = providers.find(chosen.provider)
+    if entry is None or chosen.adapter == SCRIPTED or flags.max_context_tokens or spec.max_context_tokens:
+        return chosen
+    server = servers.ask(entry, chosen.base_url, chosen.api_key, chosen.model)
+    found = server.find(chosen.model) if server is not None else None
+    if found is None or found.window is None:
+        return chosen
+    return msgspec.structs.replace(chosen, context_window=found.window)
 
 
 def model_notes(flags: ModelFlags, spec: AgentSpec, chosen: ModelSettings) -> tuple[str, ...]:
@@ -221,11 +231,6 @@ def _only_model(entry: ProviderEntry, base_url: str, server: LocalServer | None)
         return usable[0].name
     names = tuple(model.name for model in usable or server.models)
     raise ModelUnavailable(f"which model of {entry.name}? name it with --model; there are", hints=names)
-
-
-def _told_window(server: LocalServer | None, model: str) -> int | None:
-    found = server.find(model) if server is not None else None
-    return found.window if found is not None else None
 
 
 def _address(entry: ProviderEntry, asked: str | None) -> str:

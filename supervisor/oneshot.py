@@ -147,7 +147,7 @@ class OneShot:
 
 def _activity_shown(settings: OneShotSettings) -> ActivityReader | None:
     """Who reads only the reply at a terminal sees there what the agents do; others do if they ask for it."""
-    watches = settings.output_format == "text" and sys.stderr is not None and sys.stderr.isatty()
+    watches = settings.output_format == "text" and sys.stderr.isatty()
     return ActivityReader(detailed=settings.verbose) if settings.verbose or watches else None
 
 

@@ -112,7 +112,7 @@ class _Exchange:
         if b"chunked" in _header(head, b"transfer-encoding"):
             return _joined(body)
         size = _size(head)
-        return body if size is None or len(body) >= size else None
+        return body[:size] if size is None or len(body) >= size else None
 
 
 def _parted(received: bytes | bytearray) -> tuple[bytes, bytes]:

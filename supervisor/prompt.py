@@ -18,7 +18,7 @@ from typing import TextIO
 from protocol.codec import clean_text
 from supervisor.errors import WrongUsage
 from supervisor.flags import FlagValues
-from supervisor.regular_file import read_beginning, read_regular_file
+from supervisor.regular_file import read_beginning
 
 MAX_PROMPT_BYTES = 4 * 1024 * 1024
 MAX_MENTION_BYTES = 256 * 1024
@@ -109,10 +109,17 @@ def _read_all(stdin: TextIO) -> str:
 
 
 def _read_prompt_file(name: str) -> str:
+    """The file's text. A pipe may stand for it, as a shell's ``<(command)`` does."""
     try:
-        return read_regular_file(Path(name), MAX_PROMPT_BYTES).decode("utf-8", "replace")
+        with Path(name).open("rb") as file:
+            content = file.read(MAX_PROMPT_BYTES + 1)
     except OSError as error:
         raise WrongUsage(f"the prompt file {name} can't be read: {error.strerror or error}") from None
+    except ValueError:  # a NUL in the name
+        raise WrongUsage("the name of the prompt file is no name") from None
+    if len(content) > MAX_PROMPT_BYTES:
+        raise _too_long()
+    return content.decode("utf-8", "replace")
 
 
 def _mentioned(text: str, folders: Sequence[Path]) -> tuple[list[str], list[str]]:

@@ -16,6 +16,7 @@ from protocol.tool_names import tools_of
 from supervisor.admission import Admission
 from supervisor.agent_life import AgentLife, Assignment
 from supervisor.agents import narrower_trust
+from supervisor.approval import Approver, NobodyThere
 from supervisor.config import OneShotSettings
 from supervisor.core.agent_tree import AgentTree
 from supervisor.core.child_report import child_report
@@ -59,6 +60,7 @@ class Run:
         self.grants = GrantGate(settings.limits)
         self.admission = Admission(settings.memory, hub, self._memory_in_use)
         self.uncertain_calls: int = before.uncertain_calls if before else store.uncertain_calls()
+        self.approver: Approver = NobodyThere()
         self.lives: dict[str, AgentLife] = {}
         self._children_made: int = before._children_made if before else 0
         self._uncertain: dict[str, int] = {}
@@ -85,7 +87,7 @@ class Run:
             return
         try:
             spec = self.settings.catalog.get(request.agent_name)
-            model = for_agent(spec, parent.start.model, self.settings.environ)
+            model = for_agent(spec, parent.start.model, self.settings.environ, self.settings.providers)
         except SupervisorError as error:
             self._refuse(parent, request, Finished(outcome="error", code=error.code, message=str(error)))
             return
@@ -123,6 +125,7 @@ class Run:
             retry_delay=settings.retry_delay,
             heartbeat=settings.worker_times.silence / 3,
             ceilings=settings.ceilings,
+            environment=settings.environment,
         )
 
     def _begin(self, assignment: Assignment) -> AgentLife:
@@ -182,8 +185,13 @@ class Run:
         return await trio.to_thread.run_sync(self.store.history, agent_id)
 
     def _memory_in_use(self) -> tuple[int, int]:
-        running = [life.frames.memory_bytes for life in self.lives.values() if life.pid is not None]
-        return sum(running), len(running)
+        """The bytes that all agents use, and how many are at work.
+
+        Where all wait for sub-agents none is: then one of these must start.
+        """
+        lives = [life for life in self.lives.values() if life.worker is not None]
+        at_work = [life for life in lives if self.tree[life.agent_id].state != "waiting"]
+        return sum(life.frames.memory_bytes for life in lives), len(at_work)
 
     def summaries(self) -> tuple[AgentSummary, ...]:
         """The tree of agents of this run, parents before children."""

@@ -17,6 +17,7 @@ from protocol.errors import ProtocolError
 from protocol.frame_stream import FrameStream
 from protocol.frames import (
     FRAMES_VERSION,
+    ApprovalAnswer,
     Cancel,
     ChildResult,
     Commit,
@@ -78,6 +79,7 @@ class AgentShell:
         begin, resumed = self._turn.begin, self._turn.resume
         self._first = partial(begin, assignment.prompt) if resume is None else partial(resumed, resume)
         self._root = Path(start.project_root)
+        self._environment = start.environment
         self._files = FileMemory(resume.files if resume else None)
         self._delegations = Delegations(channel.put, resume.requests if resume else 0)
         self._provider: Provider = providers.load(start.model)
@@ -134,6 +136,8 @@ class AgentShell:
         match frame:
             case GrantAnswer():
                 self._post(partial(self._turn.granted, frame))
+            case ApprovalAnswer(call_id=call_id, denial=denial):
+                self._post(partial(self._turn.call_answered, call_id, denial))
             case Committed(number=number):
                 self._post(partial(self._turn.committed, number))
             case ChildResult():
@@ -195,6 +199,7 @@ class AgentShell:
             emit_line=partial(self._emit_line, call.id),
             wait_for_room=self._channel.room,
             delegate=partial(self._delegate, call.id, has_started),
+            environment=self._environment,
         )
         output = await run_call(self._tools[call.name], call, context)
         has_started()

@@ -13,6 +13,7 @@ import signal
 import socket
 import threading
 from types import FrameType
+from typing import cast
 
 import trio
 
@@ -48,7 +49,8 @@ def run_worker(kind: str, channel_fd: int) -> None:
 
 def _is_out_of_memory(error: BaseException) -> bool:
     if isinstance(error, BaseExceptionGroup):
-        return any(map(_is_out_of_memory, error.exceptions))
+        group = cast("BaseExceptionGroup[BaseException]", error)
+        return any(map(_is_out_of_memory, group.exceptions))
     return isinstance(error, MemoryError)
 
 

@@ -37,16 +37,18 @@ def _coloured(stream: TextIO) -> Callable[[Activity], None]:
     from rich.console import Console
     from rich.text import Text
 
-    colours = None if os.environ.get("NO_COLOR") else "auto"
-    console = Console(file=stream, color_system=colours, highlight=False, markup=False, emoji=False)
+    is_plain = bool(os.environ.get("NO_COLOR"))
+    console = Console(
+        file=stream, color_system=None if is_plain else "auto", highlight=False, markup=False, emoji=False
+    )
 
     def write(activity: Activity) -> None:
-        line = Text("  ", no_wrap=True, overflow="ellipsis")
+        line = Text("  ")
         if activity.agent:
             line.append(_one_line(activity.agent), style="cyan").append(" ")
         line.append(_one_line(activity.text), style=_STYLES[activity.tone])
         with contextlib.suppress(OSError, ValueError):
-            console.print(line)
+            console.print(line, no_wrap=True, overflow="ellipsis", crop=True)
 
     return write
 

@@ -77,6 +77,7 @@ class Ledger:
             self.take(ToolCallOpened(call=call))
         for result in plan.ended:
             self._close(result.call_id)
+            self.results[result.call_id] = result
         resume = Resume(iterations=self.iterations, results=plan.results, delegations=plan.delegations)
         return resume, self.delegations.results(plan.delegations.values())
 

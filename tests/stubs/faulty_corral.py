@@ -33,6 +33,7 @@ class FaultySpawner:
 
     async def spawn(self, kind: str) -> WorkerProcess:
         """The next worker."""
+        assert kind == "agent"
         number, self._count = self._count, self._count + 1
         if number in self._refused:
             raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))

@@ -11,6 +11,7 @@ import ctypes
 import os
 import resource
 import signal
+import socket
 import subprocess
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
@@ -28,14 +29,33 @@ from workers.agent import run_agent
 
 ENTRY = "tests.stubs.faulty_worker:run"
 FLOOD = 20_000
-"""Records of a flood."""
+"""Records of a flood, which are small; a torrent is fewer and large ones."""
+TORRENT = 8_000
+TORRENT_TEXT = 2_000
+LATE = 1.0
+"""Seconds that a late worker takes longer than others: enough for most of what is to happen meanwhile."""
 
 Moment: TypeAlias = Literal["start", "stream", "tool", "shutdown", "end"]
 """Before the first frame; while a reply comes; after a tool's first line; instead of the last frame; after it."""
 
 FaultKind: TypeAlias = Literal[
-    "kill", "segfault", "memory", "exit", "loop", "stop", "garbage", "oversize", "close", "hold", "cut", "flood"
+    "kill",
+    "segfault",
+    "memory",
+    "exit",
+    "loop",
+    "stop",
+    "stuck",
+    "garbage",
+    "oversize",
+    "close",
+    "hold",
+    "cut",
+    "flood",
+    "torrent",
+    "late",
 ]
+"""``late`` and the two floods are no end: the agent goes on behind them."""
 
 
 class Fault(msgspec.Struct, frozen=True, kw_only=True):
@@ -94,8 +114,12 @@ def run(kind: str, channel_fd: int) -> None:
     kinds.KINDS["agent"] = "tests.stubs.faulty_worker:run_faulty_agent"
     if faults.has("close"):
         # The thread that watches the channel would end a process that closes it itself.
-        setattr(start, "_watch_lifeline", lambda _channel: None)  # noqa: B010 - it is private, and has no other way
+        setattr(start, "_watch_lifeline", _watch_nothing)  # noqa: B010 - it is private, and has no other way
     start.run_worker("agent", channel_fd)
+
+
+def _watch_nothing(_channel: socket.socket) -> None:
+    pass
 
 
 async def run_faulty_agent(stream: trio.SocketStream) -> None:
@@ -170,12 +194,16 @@ class FaultyStream(trio.abc.Stream):
                 return None
 
     async def _misbehave(self, kind: FaultKind | None) -> None:
-        """Do it; returns only where nothing is to be done, and after a flood."""
+        """Do it; returns only where nothing is to be done, after a flood, and from being late."""
         if kind is None:
             return
-        if kind == "flood":
-            record = frame(encode_frame_body(ThinkingDelta(text="f" * 50)))
-            for _ in range(FLOOD // 100):
+        if kind == "late":
+            await trio.sleep(LATE)
+            return
+        if kind in ("flood", "torrent"):
+            count, size = (FLOOD, 50) if kind == "flood" else (TORRENT, TORRENT_TEXT)
+            record = frame(encode_frame_body(ThinkingDelta(text="f" * size)))
+            for _ in range(count // 100):
                 await self._stream.send_all(record * 100)
             return
         if kind in _DEADLY:
@@ -218,6 +246,10 @@ def _stop(_channel: int) -> None:
     os.kill(os.getpid(), signal.SIGSTOP)
 
 
+def _be_stuck(_channel: int) -> None:
+    ctypes.PyDLL(None).sleep(600)  # in C, without letting any other thread of the interpreter run
+
+
 def _leave_the_channel_to_another(channel: int) -> None:
     subprocess.Popen(["sleep", "600"], pass_fds=(channel,), start_new_session=True)
     _kill(channel)
@@ -230,6 +262,7 @@ _DEADLY = {
     "exit": _exit,
     "loop": _loop,
     "stop": _stop,
+    "stuck": _be_stuck,
     "hold": _leave_the_channel_to_another,
 }
 _BYTES = {

@@ -67,6 +67,14 @@ def test_help_and_version_import_nothing_heavy(tmp_path: Path, argument: str) ->
     assert (done.returncode, done.stderr) == (0, b"[]\n")
 
 
+@pytest.mark.parametrize(("closed", "code"), [(">&-", 141), ("2>&-", 0)])
+def test_a_stream_that_is_closed_from_the_start_is_no_traceback(tmp_path: Path, closed: str, code: int) -> None:
+    done = subprocess.run(
+        ["sh", "-c", f"'{COMMAND}' --version {closed}"], env=environment(tmp_path), timeout=SECONDS, capture_output=True
+    )
+    assert (done.returncode, done.stderr) == (code, b"")
+
+
 @pytest.mark.parametrize("argument", ["--help", "--version"])
 def test_a_closed_stdout_is_no_traceback(tmp_path: Path, argument: str) -> None:
     read_end, write_end = os.pipe()
@@ -79,7 +87,7 @@ def test_a_closed_stdout_is_no_traceback(tmp_path: Path, argument: str) -> None:
 
 
 WRONG: list[tuple[list[str], str]] = [
-    ([], "no model to call"),
+    (["--prompt-file", "nowhere"], "nowhere can't be read"),
     (["--provider", "ollama", "--model", "m"], "there is no prompt"),
     (["-p", ""], "there is no prompt"),
     (["-p", " \n"], "there is no prompt"),
@@ -101,7 +109,6 @@ WRONG: list[tuple[list[str], str]] = [
     (["x", "--project-root", "nowhere"], "there is no folder nowhere"),
     (["x", "--project-root", "file"], "is not a folder"),
     (["x", "--agent", "nobody"], "there is no agent 'nobody'; there are default, explore, plan, task, verify"),
-    (["x"], "no model to call: try `--provider ollama --model NAME`"),
     (["x", "--provider", "acme"], "there is no provider 'acme'"),
     (["x", "--provider", "lmstudio"], "name it with --model"),
     (["x", "--provider", "openai", "--model", "m"], "set OPENAI_API_KEY"),

@@ -6,16 +6,16 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 import msgspec
 import pytest
 
-from protocol.agent_spec import AgentSpec
+from protocol.agent_spec import AgentSpec, ModelSettings
 from supervisor.errors import ModelUnavailable
 from supervisor.local_servers import OLLAMA_WINDOW, LocalServers, ServedModel, read_models
-from supervisor.model_choice import ModelFlags, choose_model, model_notes
+from supervisor.model_choice import ModelFlags, choose_model, model_notes, with_told_window
 from supervisor.plain_http import Question, ask_all
 from supervisor.provider_table import BUILTIN_PROVIDERS, LOCAL_WINDOW, PROVIDERS, ProviderTable
 from tests.supervisor.local_http import FixedAnswers, listing
@@ -34,6 +34,19 @@ def providers_at(**addresses: str) -> ProviderTable:
     local = [entry for entry in PROVIDERS if entry.is_local]
     moved = [msgspec.structs.replace(entry, base_url=names.get(entry.name, "http://127.0.0.1:1/v1")) for entry in local]
     return BUILTIN_PROVIDERS.with_entries(moved)
+
+
+def choose(
+    flags: ModelFlags,
+    spec: AgentSpec,
+    environ: dict[str, str],
+    providers: ProviderTable = BUILTIN_PROVIDERS,
+    servers: LocalServers | None = None,
+) -> ModelSettings:
+    """The model as a run chooses it: first which one, then its window."""
+    servers = servers or LocalServers(5.0)
+    chosen = choose_model(flags, spec, environ, providers, servers)
+    return with_told_window(chosen, flags, spec, providers, servers)
 
 
 # -- what they say ----------------------------------------------------------------------------------------------------
@@ -67,7 +80,7 @@ def test_an_ollama_model_that_is_not_running_will_have_the_window_of_its_file() 
         {},
         told(models=[]),
         told(models={"data": "x"}),
-        told(models={"data": [{}]}),
+        told(models={"data": [{"object": "model"}]}),
         {"models": b"<html>"},
         {"models": b"[" * 100_000},
         told(props={}),
@@ -87,7 +100,7 @@ def test_a_window_that_can_not_be_read_is_left_open(props: object) -> None:
 
 def test_a_server_that_answers_is_found_with_its_only_model_and_window() -> None:
     with FixedAnswers({"/v1/models": listing("qwen"), "/props": {"default_generation_settings": {"n_ctx": 5000}}}) as s:
-        settings = choose_model(ModelFlags(), PLAIN, {}, providers_at(llama_cpp=s.url), LocalServers(5.0))
+        settings = choose(ModelFlags(), PLAIN, {}, providers_at(llama_cpp=s.url))
     assert (settings.provider, settings.model, settings.base_url) == ("llama-cpp", "qwen", s.url)
     assert settings.context_window == 5000
     notes = model_notes(ModelFlags(), PLAIN, settings)
@@ -99,7 +112,7 @@ def test_the_one_loaded_model_is_chosen_among_many() -> None:
     models = [{"id": "a", "state": "not-loaded"}, {"id": "b", "state": "loaded"}, {"id": "e", "type": "embeddings"}]
     with FixedAnswers({"/v1/models": listing("a", "b", "e"), "/api/v0/models": {"data": models}}) as server:
         flags = ModelFlags(provider="lm-studio", base_url=server.url)
-        settings = choose_model(flags, PLAIN, {}, servers=LocalServers(5.0))
+        settings = choose(flags, PLAIN, {})
     assert (settings.model, settings.context_window) == ("b", LOCAL_WINDOW)
 
 
@@ -108,24 +121,24 @@ def test_several_models_are_listed_to_choose_from() -> None:
         providers = providers_at(ollama=server.url)
         for flags in (ModelFlags(), ModelFlags(provider="ollama")):
             with pytest.raises(ModelUnavailable, match="which model of ollama") as caught:
-                choose_model(flags, PLAIN, {}, providers, LocalServers(5.0))
+                choose(flags, PLAIN, {}, providers)
             assert caught.value.hints == ("a", "b")
 
 
 def test_the_server_that_has_the_model_is_chosen() -> None:
     with FixedAnswers({"/v1/models": listing("a")}) as one, FixedAnswers({"/v1/models": listing("b")}) as other:
         providers = providers_at(llama_cpp=one.url, vllm=other.url)
-        assert choose_model(ModelFlags(model="b"), PLAIN, {}, providers, LocalServers(5.0)).provider == "vllm"
-        assert choose_model(ModelFlags(), PLAIN, {}, providers, LocalServers(5.0)).provider == "llama-cpp"
+        assert choose(ModelFlags(model="b"), PLAIN, {}, providers).provider == "vllm"
+        assert choose(ModelFlags(), PLAIN, {}, providers).provider == "llama-cpp"
         with pytest.raises(ModelUnavailable, match="has no model 'c'") as caught:
-            choose_model(ModelFlags(model="c"), PLAIN, {}, providers, LocalServers(5.0))
+            choose(ModelFlags(model="c"), PLAIN, {}, providers)
         assert caught.value.hints == ("a  (llama-cpp)", "b  (vllm)")
 
 
 def test_a_key_that_is_set_decides_before_any_server_is_asked() -> None:
     with FixedAnswers({"/v1/models": listing("a")}) as server:
         flags = ModelFlags(model="m")
-        settings = choose_model(flags, PLAIN, {"GROQ_API_KEY": "k"}, providers_at(vllm=server.url), LocalServers(5.0))
+        settings = choose(flags, PLAIN, {"GROQ_API_KEY": "k"}, providers_at(vllm=server.url))
     assert settings.provider == "groq"
     assert server.asked == []
 
@@ -133,19 +146,19 @@ def test_a_key_that_is_set_decides_before_any_server_is_asked() -> None:
 def test_nobody_is_asked_where_everything_is_given() -> None:
     with FixedAnswers({"/v1/models": listing("a")}) as server:
         flags = ModelFlags(provider="vllm", model="a", base_url=server.url, max_context_tokens=7)
-        assert choose_model(flags, PLAIN, {}, servers=LocalServers(5.0)).context_window == 7
+        assert choose(flags, PLAIN, {}).context_window == 7
     assert server.asked == []
 
 
-def test_the_key_goes_to_the_chosen_server_alone_and_only_with_get_or_show() -> None:
+def test_the_key_goes_to_the_chosen_server_and_to_none_that_is_only_looked_for() -> None:
     with FixedAnswers({"/v1/models": listing("a", max_model_len=77)}) as server:
         flags = ModelFlags(base_url=server.url, model="a")
-        settings = choose_model(flags, PLAIN, {"CORRAL_API_KEY": "sk-1"}, servers=LocalServers(5.0))
+        settings = choose(flags, PLAIN, {"CORRAL_API_KEY": "sk-1"})
         assert settings.context_window == 77
         assert {authorization for *_, authorization in server.asked} == {"Bearer sk-1"}
         assert not any("/chat/completions" in path for _, path, *_ in server.asked)
         server.asked.clear()
-        choose_model(ModelFlags(), PLAIN, {"VLLM_API_KEY": "sk-2"}, providers_at(ollama=server.url), LocalServers(5.0))
+        choose(ModelFlags(), PLAIN, {"VLLM_API_KEY": "sk-2"}, providers_at(ollama=server.url))
         assert {authorization for *_, authorization in server.asked} == {""}
 
 
@@ -161,7 +174,7 @@ def test_no_other_machine_is_asked(address: str) -> None:
 
 
 @contextmanager
-def answering(*pieces: bytes, hang: bool = False) -> Iterator[int]:
+def answering(*pieces: bytes, hang: bool = False) -> Generator[int, None, None]:
     """A server that sends these bytes to its one client, and then ends or stays."""
     over = threading.Event()
     with socket.create_server(("127.0.0.1", 0)) as listener:
@@ -189,7 +202,7 @@ def ask(port: int, seconds: float = 5.0) -> bytes | None:
 @pytest.mark.parametrize(
     ("raw", "body"),
     [
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokmore", b"okmore"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nokmore", b"ok"),
         (b"HTTP/1.0 200 OK\r\n\r\nto the end", b"to the end"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n2\r\nab\r\n1;x=y\r\nc\r\n0\r\n\r\n", b"abc"),
         (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n5\r\nab", None),

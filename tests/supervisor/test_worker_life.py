@@ -49,6 +49,7 @@ class OneFault:
         self.started = trio.Event()
 
     async def spawn(self, kind: str) -> WorkerProcess:
+        assert kind == "agent"
         self.process = await self._spawner.spawn(self._name)
         self.started.set()
         return self.process
@@ -345,7 +346,7 @@ class NoProcesses:
     """A system that has no process left."""
 
     async def spawn(self, kind: str) -> WorkerProcess:
-        raise BlockingIOError(11, "Resource temporarily unavailable")
+        raise BlockingIOError(11, f"no process for a worker of kind {kind}")
 
     async def run(self) -> None:
         await trio.sleep_forever()
@@ -358,5 +359,5 @@ async def test_a_worker_that_can_not_be_started_is_told_with_the_systems_words()
     life = Life("", spawner=NoProcesses())
     end = await life.run()
     assert (end.cause, end.status) == ("spawn_failed", None)
-    assert "Resource temporarily unavailable" in end.detail
+    assert "no process for a worker of kind agent" in end.detail
     assert life.worker.pid is None

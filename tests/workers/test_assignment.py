@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -31,7 +31,7 @@ ANSWERED = History(message=AssistantMessage(text="then"))
 
 
 @asynccontextmanager
-async def told(*frames: DownwardFrame, pieces: int = 1_000_000) -> AsyncIterator[FrameStream[DownwardFrame]]:
+async def told(*frames: DownwardFrame, pieces: int = 1_000_000) -> AsyncGenerator[FrameStream[DownwardFrame], None]:
     """A worker's end of a channel on which ``frames`` come, ``pieces`` bytes at a time, and then its end."""
     ours, theirs = trio.socket.socketpair()
     supervisor = trio.SocketStream(ours)

@@ -29,7 +29,7 @@ def test_a_prompt_with_a_lone_surrogate_can_be_sent() -> None:
 
 @pytest.mark.parametrize(
     ("outcome", "expected"),
-    [("complete", "success"), ("error", "error"), ("crashed", "error"), ("cancelled", "error"), ("limit", "error")],
+    [("complete", "success"), ("error", "error"), ("crashed", "error"), ("cancelled", "cancelled"), ("limit", "error")],
 )
 async def test_only_a_complete_sub_agent_is_a_success(outcome: AgentOutcome, expected: str) -> None:
     delegations = Delegations(lambda _request: None)

@@ -98,10 +98,10 @@ class ModelCall:
             self.result = CallResult(reply=reply, grant=self._numbering.grants)
             return []
         counted = self._numbering.commit(usage=reply.usage, grant=self._numbering.grants)
-        why = "the model's reply was empty"
+        code, why = "empty_response", "the model's reply was empty"
         if reply.finish == "content_filter":
-            why = "the model's reply was withheld by the server's content filter"
-        return [counted, *self._again(self._retry.next(None), "empty_response", "empty_response", why)]
+            code, why = "content_filter", "the model's reply was withheld by the server's content filter"
+        return [counted, *self._again(self._retry.next(None), "empty_response", code, why)]
 
     def failed(self, error: ProviderError) -> list[Effect]:
         """The try failed."""

@@ -12,12 +12,14 @@ from collections.abc import Sequence
 from workers.core.shell_words import SimpleCommand, Word, commands_in
 
 _DEEPEST = 4
-_KEYWORDS = frozenset("if then else elif do while until ! { } time".split())
-_PREFIXES = frozenset("env command builtin exec nohup nice ionice timeout stdbuf setsid xargs unbuffer".split())
-_ELEVATING = frozenset("sudo doas pkexec".split())
-_SHELLS = frozenset("sh bash dash zsh ksh".split())
-_COPYING = frozenset("cp mv ln install".split())
-_GIT_OPTIONS_WITH_VALUE = frozenset("-c --git-dir --work-tree --namespace".split())
+_KEYWORDS = frozenset(["if", "then", "else", "elif", "do", "while", "until", "!", "{", "}", "time"])
+_PREFIXES = frozenset(
+    ["env", "command", "builtin", "exec", "nohup", "nice", "ionice", "timeout", "stdbuf", "setsid", "xargs", "unbuffer"]
+)
+_ELEVATING = frozenset(["sudo", "doas", "pkexec"])
+_SHELLS = frozenset(["sh", "bash", "dash", "zsh", "ksh"])
+_COPYING = frozenset(["cp", "mv", "ln", "install"])
+_GIT_OPTIONS_WITH_VALUE = frozenset(["-c", "--git-dir", "--work-tree", "--namespace"])
 _ASSIGNMENT = re.compile(r"[A-Za-z_]\w*\+?=")
 _NUMBER = re.compile(r"[\d.]+[smhd]?|\{\}")
 _FRESH_VARIABLE = re.compile(r"([A-Za-z_]\w*)=\"?(?:\$\(|`)\s*mktemp\s(?:[^)`]*\s)?-\w*d")

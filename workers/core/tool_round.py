@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 from protocol.agent_spec import Trust
 from protocol.content import Outcome, ToolCall, ToolResult
-from protocol.frames import ToolCallOpened
+from protocol.frames import ApprovalRequest, ToolCallOpened
 from protocol.records import LoopGuard as LoopGuardRecord
 from protocol.records import ToolCallResult
-from protocol.tool_names import ToolEffect
+from protocol.tool_names import SHELL_TOOL, ToolEffect
 from workers.core.effects import Effect, RunTool, Send, TakeUp
 from workers.core.loop_guard import LoopGuard
-from workers.core.permission import denial
+from workers.core.permission import command_denial, denial
 
 _STOPPED = "not run: this same call was made {count} times in a row; the turn ends here"
 _NOTE = "\n\n[Note: this is the {count}th time in a row that you make this same call. Try something else.]"
@@ -21,22 +21,33 @@ _NOTE = "\n\n[Note: this is the {count}th time in a row that you make this same 
 class ToolRound:
     """Takes the calls of a reply in call order, then each result as it comes.
 
-    ``effects`` are the tools the agent may use and what each may do to the world.
+    ``effects`` are the tools the agent may use and what each may do to the world; ``project_root`` is the folder that
+    commands are expected to stay in, absolute.
     """
 
     def __init__(
-        self, calls: Sequence[ToolCall], guard: LoopGuard, trust: Trust, effects: Mapping[str, ToolEffect]
+        self,
+        calls: Sequence[ToolCall],
+        guard: LoopGuard,
+        trust: Trust,
+        effects: Mapping[str, ToolEffect],
+        project_root: str = "/",
     ) -> None:
         self._calls = calls
         self._guard = guard
-        self._trust = trust
+        self._trust: Trust = trust
         self._effects = effects
+        self._project_root = project_root
         self._results: dict[int, ToolResult] = {}
         self._noted: dict[int, int] = {}
+        self._asked: dict[str, int] = {}
         self.stopped_by = ""
 
     def begin(self) -> list[Effect]:
-        """Open every call, before any of them runs; run those that may run, answer the others at once."""
+        """Open every call, before any of them runs; run those that may run, ask for those that somebody may allow.
+
+        The others are answered at once.
+        """
         opened: list[Effect] = []
         ended: list[Effect] = []
         for index, call in enumerate(self._calls):
@@ -45,11 +56,15 @@ class ToolRound:
             refusal = self._refusal(call)
             if refusal is None:
                 ended.append(RunTool(index, call))
+            elif refusal[0] == "denied" and self._trust != "plan":
+                self._asked[call.id] = index
+                ended.append(Send(ApprovalRequest(call_id=call.id, denial=refusal[1])))
             else:
                 ended += self.done(index, refusal[0], refusal[1], 0)
         if self.stopped_by:
             # Nothing of this reply runs: the calls before the one too many were already made often enough.
-            ended = [effect for effect in ended if not isinstance(effect, RunTool)]
+            self._asked.clear()
+            ended = [effect for effect in ended if _is_result(effect)]
             for index in range(len(self._calls)):
                 if index not in self._results:
                     ended += self.done(index, "denied", _STOPPED.format(count=self._guard.count), 0)
@@ -68,6 +83,13 @@ class ToolRound:
             else:
                 effects.append(TakeUp(index, call, delegations[call.id]))
         return effects
+
+    def answered(self, call_id: str, denial: str | None) -> list[Effect]:
+        """Somebody said whether a call may run: it does, or ``denial`` is its result. Nothing for one not asked for."""
+        index = self._asked.pop(call_id, None)
+        if index is None:
+            return []
+        return [RunTool(index, self._calls[index])] if denial is None else self.done(index, "denied", denial, 0)
 
     def done(self, index: int, outcome: Outcome, output: str, elapsed_ms: int) -> list[Effect]:
         """The result of call ``index`` came, after ``elapsed_ms``."""
@@ -108,4 +130,10 @@ class ToolRound:
             names = ", ".join(sorted(self._effects)) or "none"
             return "error", f"there is no tool {call.name!r} here; the tools are: {names}"
         reason = denial(self._trust, self._effects[call.name])
+        if reason is None and call.name == SHELL_TOOL:
+            reason = command_denial(self._trust, call, self._project_root)
         return None if reason is None else ("denied", reason)
+
+
+def _is_result(effect: Effect) -> bool:
+    return isinstance(effect, Send) and isinstance(effect.message, ToolCallResult)

@@ -68,9 +68,8 @@ class Turn:
         self._numbering.iterations = resume.iterations
         self._cap.restore(resume.iterations)
         self._guard.restore(self._transcript.calls_of_turn())
-        calls = self._transcript.unanswered
-        if calls:
-            self._round = ToolRound(calls, self._guard, self._start.trust, self._effects)
+        if calls := self._transcript.unanswered:
+            self._round = ToolRound(calls, self._guard, self._start.trust, self._effects, self._start.project_root)
             return [*self._round.resume(resume.results, resume.delegations), *self._after_tools()]
         last = self._transcript.items[-1]
         if isinstance(last, AssistantMessage):
@@ -102,6 +101,10 @@ class Turn:
             return []
         self._awaited_commit = 0
         return [*self._round.begin(), *self._after_tools()]
+
+    def call_answered(self, call_id: str, denial: str | None) -> list[Effect]:
+        """Somebody said whether the call ``call_id`` may run; ``denial`` says why not."""
+        return [] if self._round is None else [*self._round.answered(call_id, denial), *self._after_tools()]
 
     def tool_done(self, index: int, outcome: Outcome, output: str, elapsed_ms: int) -> list[Effect]:
         """Call ``index`` of the running round ended."""
@@ -176,15 +179,13 @@ class Turn:
         return effects + self._send()
 
     def _give_up(self, result: CallResult) -> list[Effect]:
-        if result.is_limit:
-            return self._end("limit", result.code, result.message)
-        if result.is_overflow and not self._overflowed:
-            self._overflowed = True
-            effects = self._compactor.start("overflow")
-            if self._compactor.is_open:
-                return effects + self._call_model(*self._compactor.request())
-            return effects + self._end("error", result.code, result.message)
-        return self._end("error", result.code, result.message)
+        if not result.is_overflow or self._overflowed:
+            return self._end("limit" if result.is_limit else "error", result.code, result.message)
+        self._overflowed = True
+        effects = self._compactor.start("overflow")
+        if self._compactor.is_open:
+            return effects + self._call_model(*self._compactor.request())
+        return effects + self._end("error", result.code, result.message)
 
     def _take_reply(self, reply: ModelReply, grant: int) -> list[Effect]:
         self._retry.reset()
@@ -198,13 +199,13 @@ class Turn:
             self._numbering.commit((message,), reply.usage, grant),
             Send(ContextUsage(used=self._compactor.prompt_tokens(), max=self._start.model.context_window)),
         ]
-        if message.tool_calls:
-            self._round = ToolRound(message.tool_calls, self._guard, self._start.trust, self._effects)
+        if calls := message.tool_calls:
+            self._round = ToolRound(calls, self._guard, self._start.trust, self._effects, self._start.project_root)
             self._awaited_commit = self._numbering.commits
             return effects
         if reply.finish == "length":
             effects.append(Send(Warn(message="the reply was cut off at its limit of tokens")))
-        return effects + self._end_with(message.text)
+        return effects + self._end_with(message.text, is_cut_off=reply.finish == "length")
 
     # -- after the tools ----------------------------------------------------------------------------------------------
 
@@ -219,11 +220,12 @@ class Turn:
             return [commit, *self._end("error", "loop_guard", tool_round.stopped_by)]
         return [commit, *self._prepare()]
 
-    def _end_with(self, response: str) -> list[Effect]:
+    def _end_with(self, response: str, *, is_cut_off: bool = False) -> list[Effect]:
         """The end by a reply without calls."""
         if self._cap.is_last_call:
             return self._end("limit", "max_iterations", _AT_CAP.format(cap=self._cap.cap), response)
-        return self._end("complete", "", "", response)
+        self.ended = True
+        return [Send(Finished(outcome="complete", response=response, is_cut_off=is_cut_off))]
 
     def _end(self, outcome: AgentOutcome, code: str, message: str, response: str = "") -> list[Effect]:
         self.ended = True

@@ -20,8 +20,8 @@ from workers.providers.provider import (
     ContextOverflow,
     ProviderError,
     RateLimited,
-    Refused,
     ServerFailed,
+    refused,
 )
 
 MAX_WORDS = 2048
@@ -106,7 +106,7 @@ def error_for_status(
         return ServerFailed(f"{source}: {error.message}", retry_after)
     if 300 <= status < 600:
         hint = f" ({key_hint})" if key_hint and status in (401, 403) else ""
-        return Refused(f"{source}{hint}: {error.message}", status)
+        return refused(f"{source}{hint}: {error.message}", status)
     return BadResponse(f"{source}: {error.message}")
 
 

@@ -7,7 +7,8 @@ ProviderError
 │   ├── StreamFailed        the reply broke off, or was silent too long
 │   └── NetworkFailed       refused, reset, unknown name, timed out before the reply began
 ├── ContextOverflow     the prompt is longer than the model's window
-├── Refused             400, 401, 403, 404, 422, a certificate error: asking again is no use
+├── Refused             400, 422, a certificate error: asking again is no use
+│   └── AccountRefused      401, 402, 403, 404: no request with this key, account or model is any use
 └── BadResponse         an answer that is none of this protocol: HTML, wrong types
 """
 
@@ -145,6 +146,20 @@ class Refused(ProviderError):
     def __init__(self, message: str, status: int = 0) -> None:
         super().__init__(message)
         self.status = status
+
+
+class AccountRefused(Refused):
+    """The key, the account or the model is at fault, not this request."""
+
+    code = "account_refused"
+
+
+ACCOUNT_STATUSES = frozenset({401, 402, 403, 404})
+
+
+def refused(message: str, status: int) -> Refused:
+    """The error for a ``status`` of which asking again is no use."""
+    return (AccountRefused if status in ACCOUNT_STATUSES else Refused)(message, status)
 
 
 class BadResponse(ProviderError):

@@ -21,9 +21,9 @@ from workers.providers.provider import (
     NetworkFailed,
     ProviderError,
     RateLimited,
-    Refused,
     ServerFailed,
     StreamFailed,
+    refused,
 )
 from workers.providers.scenario_match import Match, Situation
 
@@ -38,7 +38,7 @@ _ERRORS: Mapping[ErrorKind, tuple[str, Callable[[str, ScriptedError], ProviderEr
     "stream_failed": ("the reply broke off", lambda text, script: StreamFailed(text, script.retry_after)),
     "network": ("the connection was refused", lambda text, script: NetworkFailed(text, script.retry_after)),
     "context_overflow": ("the prompt is too long for the model", lambda text, _: ContextOverflow(text)),
-    "refused": ("the request was refused", lambda text, script: Refused(text, script.status)),
+    "refused": ("the request was refused", lambda text, script: refused(text, script.status)),
     "bad_response": ("the answer could not be read", lambda text, _: BadResponse(text)),
 }
 

@@ -102,7 +102,7 @@ def _open_folder(root: Path, folder: Path, flags: int) -> int:
     # The way to the root is the person's own choice; only what lies below it is anybody else's.
     start = os.open(root, ON_THE_WAY)
     try:
-        return _opener()(start, parts, flags)
+        return opener()(start, parts, flags)
     finally:
         os.close(start)
 
@@ -111,6 +111,7 @@ def by_openat2(start: int, parts: tuple[str, ...], flags: int) -> int:
     """Open the folder that ``parts`` lead to from the descriptor ``start``, in one look-up of the kernel's."""
     how = OpenHow(flags=flags, resolve=_RESOLVE_BENEATH | _RESOLVE_NO_MAGICLINKS | _RESOLVE_NO_SYMLINKS)
     path = os.fsencode("/".join(parts))
+    number = errno.EAGAIN
     for _ in range(_TRIES):
         descriptor = _openat2(start, path, how)
         if descriptor >= 0:
@@ -134,7 +135,7 @@ def by_walking(start: int, parts: tuple[str, ...], flags: int) -> int:
 
 
 @cache
-def _opener() -> Callable[[int, tuple[str, ...], int], int]:
+def opener() -> Callable[[int, tuple[str, ...], int], int]:
     return by_openat2 if has_openat2() else by_walking
 
 

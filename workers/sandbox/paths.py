@@ -67,7 +67,7 @@ def resolve_inside(root: Path, given: str) -> Path:
 def resolve_name_inside(root: Path, given: str) -> Path:
     """As `resolve_inside`, but where the last name is a link the path is the link's own."""
     path = _below_root(root, given)
-    if path.name in ("", ".."):
+    if path == root or path.name in ("", ".."):
         return resolve_inside(root, given)
     return as_spelled(root, resolve_inside(root, str(path.parent)) / path.name)
 

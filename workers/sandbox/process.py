@@ -148,7 +148,7 @@ async def open_process(
     by itself stays. Main thread, because a parent-death signal, where ``argv`` sets one, is bound to the thread that
     started the process, and trio's threads end when they are idle.
     """
-    child = Child(_start(argv, cwd, env, (stdin, stdout, stderr)))
+    child = start_child(argv, cwd=cwd, env=env, pipes=(stdin, stdout, stderr))
     try:
         yield child
         if child.exit_code() is None:
@@ -160,14 +160,16 @@ async def open_process(
         child.release()
 
 
-def _start(
-    argv: Sequence[str], cwd: Path, env: Mapping[str, str], pipes: tuple[bool, bool, bool]
-) -> subprocess.Popen[bytes]:
+def start_child(
+    argv: Sequence[str], *, cwd: Path, env: Mapping[str, str], pipes: tuple[bool, bool, bool] = (True, True, True)
+) -> Child:
+    """Start ``argv`` as `open_process` does, for whoever ends and releases it; ``pipes``: stdin, stdout, stderr."""
     ends = [subprocess.PIPE if pipe else subprocess.DEVNULL for pipe in pipes]
     with memory_lifted():
-        return subprocess.Popen(
+        process = subprocess.Popen(
             argv, cwd=cwd, env=env, stdin=ends[0], stdout=ends[1], stderr=ends[2], bufsize=0, start_new_session=True
         )
+    return Child(process)
 
 
 def _stream(pipe: IO[bytes] | None) -> FdStream | None:

@@ -105,7 +105,8 @@ def _schema(tool: AnyTool) -> ToolSchema:
 def _inlined(node: object, definitions: dict[str, object]) -> object:
     """``node`` with each ``$ref`` replaced by what it refers to.
 
-    Titles go, and so does the null of optional fields: servers and models know better what to do without.
+    Titles go, and so does the null of optional fields: servers and models know better what to do without. So does what
+    goes without saying: each word is paid for in every call.
     """
     if isinstance(node, list):
         return [_inlined(item, definitions) for item in cast(list[object], node)]
@@ -113,7 +114,9 @@ def _inlined(node: object, definitions: dict[str, object]) -> object:
         return node
     fields = cast(dict[str, object], node)
     if "$ref" in fields:
-        return _inlined(definitions[str(fields["$ref"]).removeprefix("#/$defs/")], definitions)
+        definition = cast(dict[str, object], definitions[str(fields["$ref"]).removeprefix("#/$defs/")])
+        # Without its description, which is the docstring of a struct, and for us.
+        return _inlined({key: value for key, value in definition.items() if key != "description"}, definitions)
     inlined = {key: _inlined(value, definitions) for key, value in fields.items() if key not in _DROPPED}
     if "properties" in fields:
         properties = cast(dict[str, object], fields["properties"])  # whose keys are names, "title" too if there is one
@@ -124,6 +127,9 @@ def _inlined(node: object, definitions: dict[str, object]) -> object:
             inlined = {**cast(dict[str, object], choices[0]), **inlined}
         else:
             inlined["anyOf"] = choices
-    if "default" in inlined and inlined["default"] is None:
-        del inlined["default"]
+    for name in ("default", "required"):
+        if name in inlined and not inlined[name]:  # null, false, an empty list: what is left out is just that
+            del inlined[name]
+    if "enum" in inlined:
+        inlined.setdefault("type", "string")
     return inlined

@@ -14,6 +14,7 @@ from trio.lowlevel import FdStream
 
 from workers.sandbox.command_output import CommandOutput
 from workers.sandbox.environment import command_environment
+from workers.sandbox.paths import ProjectGone
 from workers.sandbox.process import Child, open_process
 from workers.tools.tool import Tool, ToolArguments, ToolContext, ToolError, ToolOutput
 
@@ -30,10 +31,10 @@ _DISCARDED_AT_MOST = 10_000_000
 class BashArguments(ToolArguments, frozen=True, kw_only=True):
     """What the model gives."""
 
-    command: Annotated[str, Meta(description="The command, as for bash -c.")]
+    command: str
     timeout: Annotated[
         Annotated[float, Meta(gt=0, extra_json_schema={"maximum": int(LONGEST_TIMEOUT)})] | None,
-        Meta(description="Seconds until the command is killed: 120 if not given, 600 at most."),
+        Meta(description="Seconds; default 120."),
     ] = None
 
 
@@ -47,7 +48,7 @@ async def run(arguments: BashArguments, context: ToolContext) -> ToolOutput:
     timeout = min(arguments.timeout or DEFAULT_TIMEOUT, LONGEST_TIMEOUT)
     output = CommandOutput(context.emit_line)
     argv = [_shell(), "-c", arguments.command]
-    environment = command_environment(os.environ, context.variables)
+    environment = {**command_environment(os.environ, context.variables), **context.environment}
     try:
         async with open_process(argv, cwd=context.root, env=environment, grace=TERM_GRACE) as child:
             timed_out = await _run_to_end(child, timeout, output, context)
@@ -55,7 +56,10 @@ async def run(arguments: BashArguments, context: ToolContext) -> ToolOutput:
             held_open = _keep_pipes_open(child)
     except OSError as error:
         raise _start_error(error, context.root) from None
-    return _result(output.text(), exit_code, timeout if timed_out else None, held_open)
+    result = _result(output.text(), exit_code, timeout if timed_out else None, held_open)
+    if not context.root.is_dir():
+        return ToolOutput(output=f"{result.output}\n{ProjectGone(context.root)}", outcome="error")
+    return result
 
 
 def _shell() -> str:
@@ -139,7 +143,7 @@ def _start_error(error: OSError, root: Path) -> ToolError:
     if error.errno == errno.E2BIG:
         return ToolError("The command is too long for one call; write a script with Write and run that.")
     if not root.is_dir():
-        return ToolError("The project folder is gone, so no command can run in it.")
+        return ProjectGone(root)
     return ToolError(f"The command could not be started: {error.strerror or error}.")
 
 
@@ -170,9 +174,8 @@ def _signal_name(number: int) -> str:
 TOOL = Tool(
     name="Bash",
     description=(
-        "Run a bash command in the project's root folder. Each call is a new shell: `cd` and variables don't last. "
-        "No terminal, no standard input. Output is cut in the middle when it is long. The call ends with the command; "
-        "start what should go on with `&`, its output in a file. Prefer Read, Edit, Grep and Glob for files."
+        "Run a bash command in the project's root, each in a new shell, without terminal and input. "
+        "Start what should go on with `&`, its output to a file. For files prefer the other tools."
     ),
     effect="execute",
     arguments=BashArguments,

@@ -19,10 +19,10 @@ from workers.tools.tool import Tool, ToolArguments, ToolContext, ToolError, Tool
 class EditArguments(ToolArguments, frozen=True, kw_only=True):
     """What the model gives."""
 
-    file_path: Annotated[str, Meta(description="The file, relative to the project's root.")]
+    file_path: str
     replacements: Annotated[
         tuple[Replacement, ...],
-        Meta(description="Made in order, each on the result of those before it; all of them or none.", min_length=1),
+        Meta(description="Made in order; all or none.", min_length=1),
     ]
 
 
@@ -85,8 +85,8 @@ def _with_ends(replacement: Replacement, line_end: str) -> Replacement:
 TOOL = Tool(
     name="Edit",
     description=(
-        "Replace exact pieces of a text file. Each old_str must occur exactly once (or set replace_all): give enough "
-        "of the lines around it. Line ends, encoding and mode of the file are kept."
+        "Replace exact pieces of a text file. Each old_str must occur exactly once, or set replace_all: give enough "
+        "of the lines around it."
     ),
     effect="write",
     arguments=EditArguments,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import unicodedata
 from itertools import islice
 from pathlib import Path
 from typing import Annotated
@@ -21,8 +22,8 @@ MOST_FILES = 1_000
 class GlobArguments(ToolArguments, frozen=True, kw_only=True):
     """What the model gives."""
 
-    pattern: Annotated[str, Meta(description="For example src/**/*.py or **/*.{ts,tsx}.")]
-    path: Annotated[str | None, Meta(description="The folder that the pattern begins in; the project's root.")] = None
+    pattern: Annotated[str, Meta(description="Such as src/**/*.{ts,tsx}.")]
+    path: Annotated[str | None, Meta(description="Folder that the pattern begins in.")] = None
 
 
 async def run(arguments: GlobArguments, context: ToolContext) -> ToolOutput:
@@ -34,12 +35,14 @@ async def run(arguments: GlobArguments, context: ToolContext) -> ToolOutput:
 def _glob(arguments: GlobArguments, root: Path) -> str:
     folder, pattern = _start_and_pattern(root, arguments)
     try:
-        matches = compile_glob(pattern).fullmatch
+        matches = compile_glob(_composed(pattern)).fullmatch
     except BadGlob as error:
         raise ToolError(f"`pattern` can't be used: {error}.") from None
     begin = resolve_inside(root, str(folder / literal_folders(pattern)))
     above = len(folder.relative_to(root).as_posix()) + 1 if folder != root else 0
-    found = (entry.path for entry in walk(root, begin) if not entry.is_folder and matches(entry.path[above:]))
+    found = (
+        entry.path for entry in walk(root, begin) if not entry.is_folder and matches(_composed(entry.path[above:]))
+    )
     paths = [visible(path) for path in islice(found, MOST_FILES)]
     if not paths:
         deeper = "" if "**" in pattern else f" Only **/{visible(pattern)} looks into all folders below."
@@ -47,6 +50,11 @@ def _glob(arguments: GlobArguments, root: Path) -> str:
     if next(found, None) is not None:
         paths.append(f"[more than {MOST_FILES} files; give a narrower pattern]")
     return "\n".join(paths)
+
+
+def _composed(text: str) -> str:
+    """``text`` in the one Unicode form in which names are compared: a model can't tell them apart."""
+    return text if text.isascii() else unicodedata.normalize("NFC", text)
 
 
 def _start_and_pattern(root: Path, arguments: GlobArguments) -> tuple[Path, str]:
@@ -66,8 +74,7 @@ def _start_and_pattern(root: Path, arguments: GlobArguments) -> tuple[Path, str]
 TOOL = Tool(
     name="Glob",
     description=(
-        "Find files by a glob pattern: * and ? within a name, ** for any number of folders, [abc], {a,b}. "
-        "Sorted paths relative to the project's root, without what git ignores."
+        "Find files by a glob pattern of their path; ** stands for any number of folders. Leaves out what git ignores."
     ),
     effect="read",
     arguments=GlobArguments,

@@ -12,8 +12,8 @@ from workers.tools.tool import Tool, ToolArguments, ToolContext, ToolOutput
 class InvokeAgentArguments(ToolArguments, frozen=True, kw_only=True):
     """What the model gives."""
 
-    agent_name: Annotated[str, Meta(description="Which agent, for example task or explore.")]
-    prompt: Annotated[str, Meta(description="The whole task: the agent sees nothing of this conversation.")]
+    agent_name: str
+    prompt: Annotated[str, Meta(description="All it must know: it sees nothing of this conversation.")]
 
 
 async def run(arguments: InvokeAgentArguments, context: ToolContext) -> ToolOutput:
@@ -24,8 +24,7 @@ async def run(arguments: InvokeAgentArguments, context: ToolContext) -> ToolOutp
 TOOL = Tool(
     name="InvokeAgent",
     description=(
-        "Give a task to a sub-agent with a conversation of its own and get its final answer. "
-        "Several calls in one reply run at the same time."
+        "Give a task to a sub-agent and get its final answer. Several calls in one reply run at the same time."
     ),
     effect="delegate",
     arguments=InvokeAgentArguments,

@@ -17,7 +17,7 @@ async def run(_arguments: ListAgentsArguments, context: ToolContext) -> ToolOutp
 
 TOOL = Tool(
     name="ListAgents",
-    description="The sub-agents there are, for InvokeAgent.",
+    description="List the sub-agents that InvokeAgent takes.",
     effect="read",
     arguments=ListAgentsArguments,
     run=run,

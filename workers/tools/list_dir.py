@@ -23,10 +23,8 @@ MOST_ENTRIES = 1_000
 class ListArguments(ToolArguments, frozen=True, kw_only=True):
     """What the model gives."""
 
-    file_path: Annotated[str | None, Meta(description="The folder, relative to the project's root; or the root.")] = (
-        None
-    )
-    recursive: Annotated[bool, Meta(description="Everything below it, without .git and what git ignores.")] = False
+    file_path: Annotated[str | None, Meta(description="The folder; else the root.")] = None
+    recursive: Annotated[bool, Meta(description="All below, but what git ignores.")] = False
 
 
 async def run(arguments: ListArguments, context: ToolContext) -> ToolOutput:
@@ -81,7 +79,7 @@ def _line(root: Path, path: str, is_folder: bool, is_link: bool) -> str:
 
 TOOL = Tool(
     name="List",
-    description="List a folder: sorted paths relative to the project's root, folders with / at their end.",
+    description="List a folder; folders end with /.",
     effect="read",
     arguments=ListArguments,
     run=run,

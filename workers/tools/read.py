@@ -30,9 +30,9 @@ _PIECE = 65_536
 class ReadArguments(ToolArguments, frozen=True, kw_only=True):
     """What the model gives."""
 
-    file_path: Annotated[str, Meta(description="The file, relative to the project's root.")]
-    start_line: Annotated[int | None, Meta(description="The first line to read, from 1.")] = None
-    num_lines: Annotated[int | None, Meta(description="How many lines to read.")] = None
+    file_path: str
+    start_line: Annotated[int | None, Meta(description="From 1.")] = None
+    num_lines: int | None = None
 
 
 async def run(arguments: ReadArguments, context: ToolContext) -> ToolOutput:
@@ -115,8 +115,8 @@ def _lines_of(file: BinaryIO) -> Iterator[str]:
 TOOL = Tool(
     name="Read",
     description=(
-        f"Read a text file: up to {MOST_LINES} lines or {MOST_BYTES // 1000} kB at once, as they are, without line "
-        "numbers. A note in brackets at the end says so when there is more."
+        f"Read a text file, without line numbers: {MOST_LINES} lines or {MOST_BYTES // 1000} kB at most, then a note "
+        "in brackets says how to go on. Paths are relative to the project's root, in all tools."
     ),
     effect="read",
     arguments=ReadArguments,

@@ -16,9 +16,9 @@ _LINES_NAMED = 10
 class Replacement(msgspec.Struct, frozen=True, kw_only=True):
     """One replacement. Both texts are literal."""
 
-    old_str: Annotated[str, Meta(description="The exact text to replace, with its white space; it must occur once.")]
-    new_str: Annotated[str, Meta(description="The text to put in its place.")]
-    replace_all: Annotated[bool, Meta(description="Replace every occurrence.")] = False
+    old_str: Annotated[str, Meta(description="Literal, with its white space.")]
+    new_str: str
+    replace_all: bool = False
 
 
 def apply_replacements(text: str, replacements: Sequence[Replacement]) -> tuple[str, int]:

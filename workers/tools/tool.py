@@ -63,7 +63,8 @@ class ToolContext:
     behind. ``files`` is one object for the whole life of an agent: what it knows of the files it has seen.
 
     ``emit`` puts a record on the wire, as ``emit_line`` does. ``agents`` are the sub-agents that may be invoked, name
-    to description. ``variables`` names the environment variables that commands get besides the usual ones.
+    to description. ``variables`` names the environment variables that commands get besides the usual ones,
+    ``environment`` has others with their values.
     """
 
     root: Path
@@ -74,6 +75,7 @@ class ToolContext:
     emit: Callable[[TodoUpdate], None] = _nobody_watches
     agents: Mapping[str, str] = field(default_factory=dict[str, str])
     variables: tuple[str, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict[str, str])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -81,15 +81,15 @@ async def fetch(url: str, is_allowed: IsAllowed) -> Page:
 async def _fetch_once(url: str, is_allowed: IsAllowed) -> Page | str:
     """The page, or where the server redirects to."""
     parts, port = _split(url)
-    addresses = await checked_addresses(parts.hostname or "", port, is_allowed)
-    for address in addresses[:_ADDRESSES_TRIED]:
+    failure = ""
+    for address in (await checked_addresses(parts.hostname or "", port, is_allowed))[:_ADDRESSES_TRIED]:
         try:
             return await _get(url, address)
-        except NetworkFailed as error:
-            failure: ProviderError = error
         except ProviderError as error:
-            raise ToolError(f"{visible(str(error))}.") from None
-    raise ToolError(f"{visible(str(failure))}.")
+            failure = f"{visible(str(error))}."
+            if not isinstance(error, NetworkFailed):  # another address would not help
+                break
+    raise ToolError(failure)
 
 
 async def _get(url: str, address: str) -> Page | str:

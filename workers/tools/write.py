@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
 
 import trio
-from msgspec import Meta
 
 from workers.sandbox.paths import exists, resolve_inside, shown
 from workers.sandbox.regular_file import read_regular, replace_regular
@@ -18,8 +16,8 @@ from workers.tools.tool import Tool, ToolArguments, ToolContext, ToolError, Tool
 class WriteArguments(ToolArguments, frozen=True, kw_only=True):
     """What the model gives."""
 
-    file_path: Annotated[str, Meta(description="The file, relative to the project's root; folders are made.")]
-    content: Annotated[str, Meta(description="The whole new content.")]
+    file_path: str
+    content: str
 
 
 async def run(arguments: WriteArguments, context: ToolContext) -> ToolOutput:
@@ -55,7 +53,7 @@ def refuse_stale(context: ToolContext, path: Path) -> None:
 
 TOOL = Tool(
     name="Write",
-    description="Create a file, or replace all of an existing one. To change parts of a file use Edit.",
+    description="Create a file, folders too, or replace all of one.",
     effect="write",
     arguments=WriteArguments,
     run=run,

@@ -41,7 +41,7 @@ def test_a_result_that_was_on_the_wire_is_given_to_the_worker_and_not_told_again
 def test_a_sub_agent_that_goes_on_is_waited_for_and_not_interrupted() -> None:
     plan = plan_resumption(history(call("a", "InvokeAgent")), {}, [call("a", "InvokeAgent")], {"a": 4})
     assert plan.delegations == {"a": 4}
-    assert plan.results == plan.ended == plan.opened == ()
+    assert (plan.results, plan.ended, plan.opened) == ((), (), ())
 
 
 def test_a_sub_agent_whose_result_the_client_has_is_not_waited_for() -> None:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from protocol.agent_spec import Trust
 from protocol.content import Outcome, ToolCall, ToolResult
-from protocol.frames import ToolCallOpened
+from protocol.frames import ApprovalRequest, ToolCallOpened
 from protocol.records import LoopGuard as LoopGuardRecord
 from protocol.records import ToolCallResult
 from protocol.tool_names import TOOL_EFFECTS
@@ -27,7 +27,7 @@ def begun(
     *calls: ToolCall, trust: Trust = "auto", guard: LoopGuard | None = None
 ) -> tuple[ToolRound, list[Effect], list[int]]:
     """A round that has begun, its effects, and the positions of the calls that run."""
-    tool_round = ToolRound(calls, guard or LoopGuard(), trust, TOOL_EFFECTS)
+    tool_round = ToolRound(calls, guard or LoopGuard(), trust, TOOL_EFFECTS, "/project")
     effects = tool_round.begin()
     return tool_round, effects, [effect.index for effect in effects if isinstance(effect, RunTool)]
 
@@ -56,6 +56,17 @@ def test_a_call_that_may_not_run_is_answered_at_once_and_the_others_run() -> Non
     assert "'Fly'" in answered[1].output and "InvokeAgent" in answered[1].output
     assert "trust mode plan" in answered[2].output
     assert running == [2, 4]
+    assert not tool_round.is_over
+
+
+def test_a_command_that_is_advised_against_does_not_run_unasked_and_the_others_do() -> None:
+    calls = call("a", command="sudo id"), call("b", command="make"), call("c", command="cp a /project2/b")
+    tool_round, effects, running = begun(*calls)
+    asked = {record.call_id: record.denial for record in records_of(effects) if isinstance(record, ApprovalRequest)}
+    assert list(asked) == ["a", "c"]
+    assert "sudo" in asked["a"]
+    assert "/project2/b" in asked["c"]
+    assert running == [1]
     assert not tool_round.is_over
 
 

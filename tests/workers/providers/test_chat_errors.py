@@ -16,6 +16,7 @@ from workers.providers.chat_errors import (
     visible_text,
 )
 from workers.providers.provider import (
+    AccountRefused,
     ContextOverflow,
     ProviderError,
     RateLimited,
@@ -32,9 +33,9 @@ def judged(status: int, error: object) -> ProviderError:
     ("status", "kind"),
     [
         (400, Refused),
-        (401, Refused),
-        (403, Refused),
-        (404, Refused),
+        (401, AccountRefused),
+        (403, AccountRefused),
+        (404, AccountRefused),
         (422, Refused),
         (408, ServerFailed),
         (429, RateLimited),
@@ -84,7 +85,7 @@ def test_words_about_a_long_prompt_do_not_change_another_status() -> None:
         ({"message": "busy", "code": 503}, ServerFailed),
         ({"message": "no", "code": 400}, Refused),
         ({"message": "no", "type": "invalid_request_error"}, Refused),
-        ({"message": "no", "code": "invalid_api_key"}, Refused),
+        ({"message": "no", "code": "invalid_api_key"}, AccountRefused),
         ({"message": "too long", "code": "context_length_exceeded"}, ContextOverflow),
         ({"message": "something"}, ServerFailed),
         ({"message": "something", "code": 7, "type": "unheard_of"}, ServerFailed),

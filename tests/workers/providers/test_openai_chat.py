@@ -31,6 +31,7 @@ from tests.workers.providers.loopback import (
 )
 from workers.providers.openai_chat import OpenAIChat
 from workers.providers.provider import (
+    AccountRefused,
     BadResponse,
     ContextOverflow,
     ModelReply,
@@ -222,7 +223,8 @@ def failing(status: int, message: str = "WORDS", headers: dict[str, str] = JSON,
 
 @pytest.mark.parametrize("streaming", [True, False])
 @pytest.mark.parametrize(
-    ("status", "kind"), [(400, Refused), (403, Refused), (404, Refused), (422, Refused), (429, RateLimited)]
+    ("status", "kind"),
+    [(400, Refused), (403, AccountRefused), (404, AccountRefused), (422, Refused), (429, RateLimited)],
 )
 async def test_an_error_status_has_its_class_and_the_servers_words(
     status: int, kind: type[ProviderError], streaming: bool

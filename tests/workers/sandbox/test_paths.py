@@ -1,11 +1,13 @@
 from __future__ import annotations
 
 import os
+import unicodedata
 from pathlib import Path
+from typing import Literal
 
 import pytest
 
-from workers.sandbox.paths import OutsideProject, missing, resolve_inside, shown, visible
+from workers.sandbox.paths import OutsideProject, missing, resolve_inside, resolve_name_inside, shown, visible
 from workers.tools.tool import ToolError
 
 
@@ -81,3 +83,44 @@ def test_file_names_come_out_on_one_line_and_encodable() -> None:
     assert visible(os.fsdecode(b"caf\xe9")) == "caf\ufffd"
     assert visible("naïve 名前 🎉") == "naïve 名前 🎉"
     assert shown(Path("/p"), Path("/p")) == "."
+
+
+Form = Literal["NFC", "NFD"]
+FORMS: list[tuple[Form, Form]] = [("NFC", "NFD"), ("NFD", "NFC")]
+
+
+@pytest.mark.parametrize(("there", "given"), FORMS)
+def test_a_name_is_found_in_whatever_unicode_form_it_is_given(root: Path, there: Form, given: Form) -> None:
+    folder, name = (unicodedata.normalize(there, text) for text in ("Größe", "café.txt"))
+    (root / folder).mkdir()
+    (root / folder / name).write_text("")
+    wanted = unicodedata.normalize(given, f"{folder}/{name}")
+    for path in (wanted, f"{root}/{wanted}", unicodedata.normalize(given, f"./src/../{folder}/new")):
+        resolved = resolve_inside(root, path)
+        assert resolved.parent == root / folder
+        assert resolved.name == name or path.endswith("new")
+    assert resolve_name_inside(root, wanted) == root / folder / name
+
+
+def test_of_two_names_that_differ_in_form_only_the_one_that_was_given_is_taken(root: Path) -> None:
+    names = [unicodedata.normalize(form, "é") for form, _ in FORMS]
+    for name in names:
+        (root / name).write_text(name)
+    for name in names:
+        assert resolve_inside(root, name).read_text() == name
+        assert resolve_inside(root, f"{root}/{name}").read_text() == name
+
+
+def test_a_link_that_is_found_in_another_form_leads_out_no_more_than_any(root: Path, tmp_path: Path) -> None:
+    (root / unicodedata.normalize("NFD", "é")).symlink_to(tmp_path)
+    with pytest.raises(OutsideProject):
+        resolve_inside(root, unicodedata.normalize("NFC", "é/secret.txt"))
+
+
+def test_the_name_of_a_link_can_be_had_without_following_it(root: Path) -> None:
+    assert resolve_name_inside(root, "out.txt") == root / "out.txt"
+    assert resolve_name_inside(root, "in/main.py") == root / "src" / "main.py"
+    assert resolve_name_inside(root, ".") == resolve_name_inside(root, "src/..") == root
+    for given in ("out/secret.txt", "..", "../x", "/etc/passwd"):
+        with pytest.raises(OutsideProject):
+            resolve_name_inside(root, given)

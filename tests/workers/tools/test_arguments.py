@@ -15,7 +15,7 @@ from workers.tools.tool import ToolArguments, ToolError
 class Schema(msgspec.Struct):
     type: str
     properties: dict[str, dict[str, msgspec.Raw]]
-    required: list[str]
+    required: list[str] = []
 
 
 def parsed(name: str, arguments: str, fault: str = "") -> ToolArguments:
@@ -35,15 +35,33 @@ def test_names_and_parameters_are_those_that_models_know() -> None:
         "Read": (["file_path", "start_line", "num_lines"], ["file_path"]),
         "Write": (["file_path", "content"], ["file_path", "content"]),
         "Edit": (["file_path", "replacements"], ["file_path", "replacements"]),
+        "Delete": (["file_path"], ["file_path"]),
         "List": (["file_path", "recursive"], []),
         "Grep": (["pattern", "path", "case_insensitive"], ["pattern"]),
         "Glob": (["pattern", "path"], ["pattern"]),
         "Bash": (["command", "timeout"], ["command"]),
+        "WebFetch": (["url", "prompt"], ["url"]),
+        "TodoWrite": (["items"], ["items"]),
+        "AskUser": (["question", "options"], ["question"]),
+        "ListAgents": ([], []),
         "InvokeAgent": (["agent_name", "prompt"], ["agent_name", "prompt"]),
     }
     for schema in told.values():
         assert schema.type == "object"
-        assert all({"type", "description"} <= set(field) for field in schema.properties.values())
+        assert all("type" in field for field in schema.properties.values())
+
+
+def test_what_is_told_of_all_tools_costs_little() -> None:
+    told = [schema.name + schema.description + schema.parameters for schema in schemas(TOOLS)]
+    assert sum(map(len, told)) < 4_400  # about four characters are a token
+
+
+def test_a_choice_of_words_is_told_with_its_type() -> None:
+    (schema,) = schemas([TOOLS_BY_NAME["TodoWrite"]])
+    assert (
+        '"status":{"enum":["completed","in_progress","pending"],"default":"pending","type":"string"}'
+        in schema.parameters
+    )
 
 
 def test_schemas_hold_no_references_and_no_nulls() -> None:
@@ -59,10 +77,15 @@ def test_effects_are_what_the_tools_do() -> None:
         "Read": "read",
         "Write": "write",
         "Edit": "write",
+        "Delete": "write",
         "List": "read",
         "Grep": "read",
         "Glob": "read",
         "Bash": "execute",
+        "WebFetch": "execute",
+        "TodoWrite": "read",
+        "AskUser": "read",
+        "ListAgents": "read",
         "InvokeAgent": "delegate",
     }
 

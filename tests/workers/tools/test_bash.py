@@ -1,15 +1,20 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import trio
 
+from protocol.content import ToolCall
 from tests.workers.tools.project import HeldPipe, Project
 from workers.sandbox.command_output import HEAD, LIVE_LINES, TAIL
+from workers.tools.call import run_call
+from workers.tools.table import TOOLS_BY_NAME
 
 
 def end_process(pid: str) -> None:
@@ -95,6 +100,18 @@ async def test_a_hundred_megabytes_of_output_leave_memory_flat(project: Project)
 
 def _kilobytes(status: Path, field: str) -> int:
     return next(int(line.split()[1]) for line in status.read_text().splitlines() if line.startswith(field))
+
+
+@pytest.mark.soak
+@pytest.mark.timeout(300)
+async def test_five_hundred_megabytes_leave_memory_flat_too(project: Project) -> None:
+    status = Path("/proc/self/status")
+    if not status.exists():
+        pytest.skip("no /proc to read the peak of the memory from")
+    Path("/proc/self/clear_refs").write_text("5")
+    before = _kilobytes(status, "VmHWM")
+    assert len(await project.text("Bash", command="yes | head -c 500M")) < HEAD + TAIL + 100
+    assert _kilobytes(status, "VmHWM") - before < 20_000
 
 
 async def test_a_line_of_a_hundred_megabytes_is_cut_too(project: Project) -> None:
@@ -198,7 +215,39 @@ async def test_a_command_too_long_for_the_system_is_refused_with_advice(project:
 
 async def test_a_project_folder_that_is_gone_is_said_so(project: Project) -> None:
     project.root.rmdir()
-    assert "folder is gone" in await project.refusal("Bash", command="pwd")
+    assert (await project.refusal("Bash", command="pwd")).startswith("cwd_gone: ")
+
+
+async def test_a_command_that_takes_its_own_folder_away_is_told_what_it_did(project: Project) -> None:
+    output = await project.call("Bash", command='echo going; rm -r "$PWD"')
+    assert output.outcome == "error"
+    assert output.output.startswith("going\ncwd_gone: ")
+
+
+async def test_variables_that_the_settings_name_are_passed_on(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("JAVA_HOME", "/opt/java")
+    monkeypatch.setenv("OTHER_HOME", "/opt/other")
+    project.context = replace(project.context, variables=("JAVA_HOME",))
+    assert await project.text("Bash", command="echo $JAVA_HOME$OTHER_HOME") == "/opt/java"
+
+
+@pytest.mark.skipif(shutil.which("git") is None, reason="git is what would wait for an editor or a pager")
+async def test_no_editor_and_no_pager_waits_for_a_person(project: Project) -> None:
+    commands = [
+        "git init -q && git config user.name a && git config user.email a@b",
+        "git commit -q --allow-empty -m one && git commit -q --amend --allow-empty && git log --format=%s",
+        "GIT_PAGER= git -c core.pager=less log --format=%s; test -t 0 || test -t 1 || echo no terminal",
+    ]
+    assert await project.text("Bash", command="\n".join(commands)) == "one\none\nno terminal"
+
+
+async def test_lone_surrogates_in_a_command_do_no_harm(project: Project) -> None:
+    call = ToolCall(id="1", name="Bash", arguments='{"command":"echo \\ud800"}')
+    output = await run_call(TOOLS_BY_NAME["Bash"], call, project.context)
+    output.output.encode()
+    assert output.outcome == "error"
 
 
 async def test_a_timeout_longer_than_allowed_is_shortened_not_refused(project: Project) -> None:

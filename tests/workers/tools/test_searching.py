@@ -5,7 +5,9 @@ from __future__ import annotations
 import os
 import shutil
 import subprocess
+import unicodedata
 from functools import partial
+from typing import Literal
 
 import pytest
 import trio
@@ -180,6 +182,15 @@ async def test_glob_finds_files_by_pattern_sorted(project: Project) -> None:
     assert await text(pattern="./src/*/[cd].??") == "src/x/c.py\nsrc/x/c.ts\nsrc/x/d.md"
     assert await text(pattern="*.py", path="src") == "src/b.py"
     assert await text(pattern=f"{project.root}/src/*.py") == "src/b.py"
+
+
+async def test_glob_finds_names_in_whatever_unicode_form(project: Project) -> None:
+    forms: list[tuple[Literal["NFC", "NFD"], Literal["NFC", "NFD"]]] = [("NFC", "NFD"), ("NFD", "NFC")]
+    for there, given in forms:
+        project.write(unicodedata.normalize(there, f"ö{there}/café.txt"), "x")
+        pattern = unicodedata.normalize(given, f"ö{there}/caf[é].t?t")
+        assert await project.text("Glob", pattern=pattern) == unicodedata.normalize(there, f"ö{there}/café.txt")
+        assert "café.txt" in unicodedata.normalize("NFC", await project.text("List", file_path=f"ö{there}"))
 
 
 async def test_glob_without_a_match_says_how_to_look_deeper(project: Project) -> None:

@@ -1,0 +1,1 @@
+"""corral as an agent of the Agent Client Protocol: ``corral acp``."""

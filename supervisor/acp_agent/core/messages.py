@@ -1,0 +1,445 @@
+"""The messages of the Agent Client Protocol that we take and send, as structs.
+
+Names and fields are those of its schema, version 1, in snake case; what we have no use for is left out. Unknown fields
+are ignored, and so is ``_meta``.
+"""
+
+from __future__ import annotations
+
+from typing import Literal, TypeAlias
+
+import msgspec
+
+from protocol.agent_spec import Trust
+from protocol.records import TodoPriority, TodoStatus
+
+PROTOCOL_VERSION = 1
+
+StopReason: TypeAlias = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
+ToolKind: TypeAlias = Literal["read", "edit", "delete", "search", "execute", "think", "fetch", "other"]
+ToolStatus: TypeAlias = Literal["pending", "in_progress", "completed", "failed"]
+PermissionKind: TypeAlias = Literal["allow_once", "allow_always", "reject_once"]
+
+
+class Message(msgspec.Struct, frozen=True, kw_only=True, rename="camel", omit_defaults=True):
+    """Base: camel case on the wire, defaults left out."""
+
+
+# -- content ----------------------------------------------------------------------------------------------------------
+
+
+class Block(Message, frozen=True, kw_only=True, tag_field="type"):
+    """Base of the blocks of a prompt or a message."""
+
+
+class Text(Block, frozen=True, kw_only=True, tag="text"):
+    """Plain text or Markdown."""
+
+    text: str
+
+
+class Image(Block, frozen=True, kw_only=True, tag="image"):
+    """A picture; ``data`` is not even looked at."""
+
+
+class Audio(Block, frozen=True, kw_only=True, tag="audio"):
+    """A sound; as above."""
+
+
+class ResourceLink(Block, frozen=True, kw_only=True, tag="resource_link"):
+    """The address of something that the agent may read."""
+
+    name: str
+    uri: str
+
+
+class Resource(Message, frozen=True, kw_only=True):
+    """The content of a resource: ``text``, or ``blob`` for what is none."""
+
+    uri: str
+    text: str | None = None
+    blob: str | None = None
+
+
+class EmbeddedResource(Block, frozen=True, kw_only=True, tag="resource"):
+    """A resource with its content."""
+
+    resource: Resource
+
+
+PromptBlock: TypeAlias = Text | Image | Audio | ResourceLink | EmbeddedResource
+
+
+class Content(Message, frozen=True, kw_only=True, tag_field="type", tag="content"):
+    """What a tool call shows: a block."""
+
+    content: Text
+
+
+class Diff(Message, frozen=True, kw_only=True, tag_field="type", tag="diff"):
+    """What a tool call changes in the file ``path`` (absolute); ``old_text`` is None for a new file."""
+
+    path: str
+    new_text: str
+    old_text: str | None = None
+
+
+class Location(Message, frozen=True, kw_only=True):
+    """A file that a tool call works on; ``path`` is absolute, ``line`` counts from 1."""
+
+    path: str
+    line: int | None = None
+
+
+ToolContent: TypeAlias = Content | Diff
+
+
+# -- updates ----------------------------------------------------------------------------------------------------------
+
+
+class Update(Message, frozen=True, kw_only=True, tag_field="sessionUpdate"):
+    """Base of what a ``session/update`` may carry."""
+
+
+class Chunk(Update, frozen=True, kw_only=True):
+    """Base of the pieces of a message; pieces of one message have one ``message_id``."""
+
+    content: Text
+    message_id: str
+
+
+class UserMessageChunk(Chunk, frozen=True, kw_only=True, tag="user_message_chunk"):
+    """Of a prompt; sent only where a session is loaded."""
+
+
+class AgentMessageChunk(Chunk, frozen=True, kw_only=True, tag="agent_message_chunk"):
+    """Of the main agent's reply."""
+
+
+class AgentThoughtChunk(Chunk, frozen=True, kw_only=True, tag="agent_thought_chunk"):
+    """Of its reasoning."""
+
+
+class ToolCall(Update, frozen=True, kw_only=True, tag="tool_call"):
+    """A call begins. ``raw_input`` is the JSON object of its arguments."""
+
+    tool_call_id: str
+    title: str
+    name: str
+    kind: ToolKind
+    status: ToolStatus
+    raw_input: msgspec.Raw
+    content: tuple[ToolContent, ...] = ()
+    locations: tuple[Location, ...] = ()
+
+
+class ToolCallFields(Message, frozen=True, kw_only=True):
+    """What is new of a call; ``content`` replaces all content before it. Part of a permission request as it is."""
+
+    tool_call_id: str
+    title: str | None = None
+    name: str | None = None
+    kind: ToolKind | None = None
+    status: ToolStatus | None = None
+    content: tuple[ToolContent, ...] | None = None
+    locations: tuple[Location, ...] | None = None
+    raw_input: msgspec.Raw | None = None
+
+
+class ToolCallUpdate(Update, frozen=True, kw_only=True, tag="tool_call_update"):
+    """What is new of a call, as `ToolCallFields`."""
+
+    tool_call_id: str
+    title: str | None = None
+    status: ToolStatus | None = None
+    content: tuple[ToolContent, ...] | None = None
+
+
+class PlanEntry(Message, frozen=True, kw_only=True):
+    """One thing that the agent means to do."""
+
+    content: str
+    status: TodoStatus
+    priority: TodoPriority
+
+
+class Plan(Update, frozen=True, kw_only=True, tag="plan"):
+    """The whole list of the main agent as it is now."""
+
+    entries: tuple[PlanEntry, ...]
+
+
+class UsageUpdate(Update, frozen=True, kw_only=True, tag="usage_update"):
+    """How full the main agent's context is, in tokens."""
+
+    used: int
+    size: int
+
+
+class CurrentModeUpdate(Update, frozen=True, kw_only=True, tag="current_mode_update"):
+    """The session's mode changed."""
+
+    current_mode_id: Trust
+
+
+class ConfigOptionUpdate(Update, frozen=True, kw_only=True, tag="config_option_update"):
+    """The session's options changed; all of them."""
+
+    config_options: tuple[ConfigOption, ...]
+
+
+class SessionInfoUpdate(Update, frozen=True, kw_only=True, tag="session_info_update"):
+    """What the session is called."""
+
+    title: str
+
+
+class Notice(Update, frozen=True, kw_only=True, tag="notice"):
+    """A note for the person; only for clients that announced ``session.notices``."""
+
+    severity: Literal["info", "warning", "error"]
+    title: str
+
+
+class CompactionUpdate(Update, frozen=True, kw_only=True, tag="compaction_update"):
+    """The history is being summed up; only for clients that announced ``session.compaction``."""
+
+    compaction_id: str
+    status: Literal["in_progress", "completed", "failed", "cancelled"]
+    error: str | None = None
+
+
+class SessionNotification(Message, frozen=True, kw_only=True):
+    """The parameters of ``session/update``."""
+
+    session_id: str
+    update: Update
+
+
+# -- modes and options ------------------------------------------------------------------------------------------------
+
+
+class Mode(Message, frozen=True, kw_only=True):
+    """A trust mode, as the client lists it."""
+
+    id: Trust
+    name: str
+    description: str
+
+
+class ModeState(Message, frozen=True, kw_only=True):
+    """The modes there are and the one that holds."""
+
+    current_mode_id: Trust
+    available_modes: tuple[Mode, ...]
+
+
+class ConfigValue(Message, frozen=True, kw_only=True):
+    """A value to choose."""
+
+    value: str
+    name: str
+    description: str
+
+
+class ConfigOption(Message, frozen=True, kw_only=True, tag_field="type", tag="select"):
+    """Something to choose for a session."""
+
+    id: str
+    name: str
+    category: str
+    current_value: str
+    options: tuple[ConfigValue, ...]
+
+
+# -- requests of the client -------------------------------------------------------------------------------------------
+
+
+class ClientSessionCapabilities(Message, frozen=True, kw_only=True):
+    """Kinds of updates that not every client takes; present means taken."""
+
+    notices: dict[str, object] | None = None
+    compaction: dict[str, object] | None = None
+
+
+class ClientCapabilities(Message, frozen=True, kw_only=True):
+    """What the client can do, as far as it matters to us."""
+
+    session: ClientSessionCapabilities | None = None
+
+
+class InitializeRequest(Message, frozen=True, kw_only=True):
+    """``initialize``. Capabilities are read apart: what is wrong in them counts as absent."""
+
+    protocol_version: int
+    client_capabilities: msgspec.Raw = msgspec.Raw(b"{}")
+
+
+class SessionPlace(Message, frozen=True, kw_only=True):
+    """``session/new``; the base of what opens a session."""
+
+    cwd: str
+    mcp_servers: tuple[dict[str, object], ...] = ()
+    additional_directories: tuple[str, ...] | None = None
+
+
+class SessionReopen(SessionPlace, frozen=True, kw_only=True):
+    """``session/load`` and ``session/resume``."""
+
+    session_id: str
+
+
+class ListRequest(Message, frozen=True, kw_only=True):
+    """``session/list``."""
+
+    cwd: str | None = None
+    cursor: str | None = None
+
+
+class SessionRequest(Message, frozen=True, kw_only=True):
+    """``session/close``, ``session/cancel``."""
+
+    session_id: str
+
+
+class PromptRequest(SessionRequest, frozen=True, kw_only=True):
+    """``session/prompt``."""
+
+    prompt: tuple[PromptBlock, ...]
+
+
+class SetModeRequest(SessionRequest, frozen=True, kw_only=True):
+    """``session/set_mode``."""
+
+    mode_id: str
+
+
+class SetConfigOptionRequest(SessionRequest, frozen=True, kw_only=True):
+    """``session/set_config_option``; we have options to select only."""
+
+    config_id: str
+    value: str
+
+
+class CancelRequest(Message, frozen=True, kw_only=True):
+    """``$/cancel_request``."""
+
+    request_id: int | str | None
+
+
+class PermissionOutcome(Message, frozen=True, kw_only=True):
+    """What the person chose, or that the turn was cancelled."""
+
+    outcome: Literal["selected", "cancelled"]
+    option_id: str | None = None
+
+
+class PermissionResponse(Message, frozen=True, kw_only=True):
+    """The answer to ``session/request_permission``."""
+
+    outcome: PermissionOutcome
+
+
+# -- answers and requests of ours -------------------------------------------------------------------------------------
+
+
+class Nothing(Message, frozen=True, kw_only=True):
+    """``{}``: an answer that says it was done, or a capability that is there."""
+
+
+class PromptCapabilities(Message, frozen=True, kw_only=True):
+    """Which blocks a prompt may have beside text and links."""
+
+    embedded_context: bool
+    image: bool = False
+    audio: bool = False
+
+
+class SessionCapabilities(Message, frozen=True, kw_only=True):
+    """Which methods on sessions there are."""
+
+    list: Nothing | None = None
+    resume: Nothing | None = None
+    close: Nothing | None = None
+
+
+class AgentCapabilities(Message, frozen=True, kw_only=True):
+    """What we can do."""
+
+    load_session: bool
+    prompt_capabilities: PromptCapabilities
+    session_capabilities: SessionCapabilities
+
+
+class Implementation(Message, frozen=True, kw_only=True):
+    """Who we are."""
+
+    name: str
+    title: str
+    version: str
+
+
+class InitializeResponse(Message, frozen=True, kw_only=True):
+    """The answer to ``initialize``."""
+
+    protocol_version: int
+    agent_capabilities: AgentCapabilities
+    agent_info: Implementation
+    auth_methods: tuple[Nothing, ...]
+
+
+class OpenedSession(Message, frozen=True, kw_only=True):
+    """The answer to ``session/load`` and ``session/resume``."""
+
+    modes: ModeState
+    config_options: tuple[ConfigOption, ...]
+
+
+class NewSession(OpenedSession, frozen=True, kw_only=True):
+    """The answer to ``session/new``."""
+
+    session_id: str
+
+
+class SessionInfo(Message, frozen=True, kw_only=True):
+    """A stored session in a list; ``updated_at`` is a time of ISO 8601."""
+
+    session_id: str
+    cwd: str
+    title: str | None = None
+    updated_at: str | None = None
+
+
+class ListResponse(Message, frozen=True, kw_only=True):
+    """The answer to ``session/list``."""
+
+    sessions: tuple[SessionInfo, ...]
+    next_cursor: str | None = None
+
+
+class ConfigOptions(Message, frozen=True, kw_only=True):
+    """The answer to ``session/set_config_option``."""
+
+    config_options: tuple[ConfigOption, ...]
+
+
+class PromptResponse(Message, frozen=True, kw_only=True):
+    """The answer to ``session/prompt``."""
+
+    stop_reason: StopReason
+
+
+class PermissionOption(Message, frozen=True, kw_only=True):
+    """Something that the person may answer."""
+
+    option_id: str
+    name: str
+    kind: PermissionKind
+
+
+class PermissionRequest(Message, frozen=True, kw_only=True):
+    """The parameters of ``session/request_permission``."""
+
+    session_id: str
+    tool_call: ToolCallFields
+    options: tuple[PermissionOption, ...]
