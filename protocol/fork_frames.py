@@ -9,13 +9,6 @@ only at the `Reap` that answers. So a signal that the supervisor sends by number
 
 from __future__ import annotations
 
-import os
-import select
-import signal
-import time
-from collections.abc import Collection
-from contextlib import suppress
-from pathlib import Path
 from typing import TypeAlias
 
 import msgspec
@@ -49,7 +42,12 @@ class Reap(ForkFrame, frozen=True, kw_only=True, tag="reap"):
 
 
 class Serving(ForkFrame, frozen=True, kw_only=True, tag="serving"):
-    """All modules are imported; requests are taken from now on. Those that came before were kept."""
+    """All modules are imported; requests are taken from now on. Those that came before were kept.
+
+    ``keeper`` is the number of the server's own child that outlives it (see `workers.keeper`).
+    """
+
+    keeper: int
 
 
 class Spawned(ForkFrame, frozen=True, kw_only=True, tag="spawned"):
@@ -80,52 +78,3 @@ ForkNotice: TypeAlias = Serving | Spawned | SpawnFailed | Exited
 encode_fork_frame = msgspec.msgpack.Encoder().encode
 request_decoder: msgspec.msgpack.Decoder[ForkRequest] = msgspec.msgpack.Decoder(ForkRequest)
 notice_decoder: msgspec.msgpack.Decoder[ForkNotice] = msgspec.msgpack.Decoder(ForkNotice)
-
-
-# -- orphans ----------------------------------------------------------------------------------------------------------
-
-
-def end_orphans(known: Collection[int], limit: float = 1.0) -> bool:
-    """Kill and reap the children of this process whose numbers are not ``known``, until there are none.
-
-    For a process that is a subreaper and knows all that it has started: any other child is an orphan of one of those.
-    Returns False if one could not be ended within ``limit`` seconds, for which it may block. Orphans of an orphan
-    become children too and are ended in the next round. Where the system does not list children, none is found.
-    """
-    deadline = time.monotonic() + limit
-    while True:
-        orphans = _children() - set(known)
-        if not orphans:
-            return True
-        for pid in orphans:
-            with suppress(ProcessLookupError, PermissionError):
-                os.kill(pid, signal.SIGKILL)  # a child that nobody has reaped: the number is its own
-        for pid in orphans:
-            _reap(pid, deadline)
-        if time.monotonic() >= deadline:
-            return False
-
-
-def _children() -> set[int]:
-    """The children of all threads of this process. Source: proc(5), /proc/pid/task/tid/children."""
-    children: set[int] = set()
-    with suppress(FileNotFoundError):
-        for task in Path("/proc/self/task").iterdir():
-            # A thread that has ended meanwhile has passed its children on.
-            with suppress(FileNotFoundError, ProcessLookupError):
-                children.update(map(int, (task / "children").read_text(encoding="ascii").split()))
-    return children
-
-
-def _reap(pid: int, deadline: float) -> None:
-    """Wait for our killed child until ``deadline`` and reap it."""
-    flags = 0
-    with suppress(AttributeError, OSError):  # an old kernel: then there is nothing to wait on but the child itself
-        descriptor = os.pidfd_open(pid)
-        try:
-            select.select([descriptor], [], [], max(0.0, deadline - time.monotonic()))
-            flags = os.WNOHANG
-        finally:
-            os.close(descriptor)
-    with suppress(ChildProcessError):
-        os.waitpid(pid, flags)

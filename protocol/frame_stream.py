@@ -26,6 +26,7 @@ class FrameStream(Generic[Incoming]):
     """One end of the channel between the supervisor and a worker.
 
     One task may call `receive`, one runs `run_writer`; `put` may be called from anywhere in the same thread.
+    ``messages_put`` and ``messages_taken`` count over the life of the stream.
     """
 
     def __init__(
@@ -46,6 +47,8 @@ class FrameStream(Generic[Incoming]):
         self._idle = trio.Event()
         self._idle.set()
         self.broken = False
+        self.messages_put = 0
+        self.messages_taken = 0
 
     async def receive(self) -> list[Incoming]:
         """All messages that are whole now, at least one; an empty list is the end of the stream.
@@ -77,6 +80,7 @@ class FrameStream(Generic[Incoming]):
             if not messages:
                 raise
             self._bad_frame = error
+        self.messages_taken += len(messages)
         return messages
 
     def put(self, message: msgspec.Struct) -> None:
@@ -86,6 +90,7 @@ class FrameStream(Generic[Incoming]):
         """
         if self.broken:
             return
+        self.messages_put += 1
         self._outgoing += frame(encode_frame_body(message), self._limit)
         self._wake.set()
         if self._idle.is_set():

@@ -41,9 +41,12 @@ class Ready(Frame, frozen=True, kw_only=True, tag="ready"):
 
 
 class Heartbeat(Frame, frozen=True, kw_only=True, tag="heartbeat"):
-    """The worker's event loop runs. ``memory_bytes`` is the memory of its own (resident, without what it shares)."""
+    """The worker's event loop runs. ``memory_bytes`` is the memory of its own (resident, without what it shares),
+    ``taken`` the number of messages that it has taken from its channel.
+    """
 
     memory_bytes: int
+    taken: int
 
 
 class ToolCallOpened(Frame, frozen=True, kw_only=True, tag="tool_call_opened"):
@@ -133,7 +136,8 @@ class Start(Frame, frozen=True, kw_only=True, tag="start"):
     ``tools`` are the names of the tools it is offered. ``agents`` are those it may delegate to, name and description.
     ``is_main`` is true for the main agent only, which streams. ``max_iterations`` is its cap of model calls in a turn,
     ``retry_delay`` the wait before the first resend and ``heartbeat`` the time between two heartbeats, in seconds.
-    ``environment`` are variables that its commands get besides the usual ones.
+    Besides the usual ones its commands get the variables named in ``pass_env``, from the supervisor's environment, and
+    those of ``environment``.
     """
 
     agent_id: str
@@ -148,6 +152,7 @@ class Start(Frame, frozen=True, kw_only=True, tag="start"):
     retry_delay: float = 1.0
     heartbeat: float = 5.0
     ceilings: Ceilings = Ceilings()
+    pass_env: tuple[str, ...] = ()
     environment: dict[str, str] = {}  # msgspec copies it for each frame
 
 

@@ -14,6 +14,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Collection
 from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
@@ -22,12 +23,15 @@ DEBUGGABLE_VARIABLE = "CORRAL_DEBUGGABLE"
 
 _PR_SET_DUMPABLE = 4
 _PR_SET_CHILD_SUBREAPER = 36
+_DEAD = ("Z", "X")
 _FIELDS_AFTER_NAME_PARENT = 1
 _FIELDS_AFTER_NAME_START = 19
 
 
 class _Process(NamedTuple):
     parent: int
+    state: str
+    """As proc(5) names it; empty where it is unknown."""
     started: str
     """Tells two processes of the same number apart; empty where it is unknown."""
 
@@ -67,6 +71,8 @@ def kill_strays(limit: float = 5.0) -> bool:
     """
     deadline = time.monotonic() + limit
     while True:
+        if _has_no_child():
+            return True
         processes = _process_table()
         strays = _descendants(processes, os.getpid())
         if not strays:
@@ -79,6 +85,64 @@ def kill_strays(limit: float = 5.0) -> bool:
                 _reap(pid, deadline)
         if time.monotonic() >= deadline:
             return False
+
+
+def end_orphans(known: Collection[int], limit: float = 1.0) -> bool:
+    """Kill and reap the children of this process whose numbers are not ``known``, until there are none.
+
+    For a process that is a subreaper and knows all that it has started: any other child is an orphan of one of those.
+    Returns False if one could not be ended within ``limit`` seconds, for which it may block. Orphans of an orphan
+    become children too and are ended in the next round. Where the system does not list children, none is found.
+    """
+    deadline = time.monotonic() + limit
+    while True:
+        orphans = _children() - set(known)
+        if not orphans:
+            return True
+        for pid in orphans:
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(pid, signal.SIGKILL)  # a child that nobody has reaped: the number is its own
+        for pid in orphans:
+            _reap(pid, deadline)
+        if time.monotonic() >= deadline:
+            return False
+
+
+def _has_no_child() -> bool:
+    """Quicker than a walk over all processes; False where the system does not list children."""
+    return (
+        Path("/proc/self/task").exists()
+        and Path(f"/proc/self/task/{os.getpid()}/children").exists()
+        and not _children()
+    )
+
+
+def _children() -> set[int]:
+    """The children of all threads of this process. Source: proc(5), /proc/pid/task/tid/children."""
+    children: set[int] = set()
+    with suppress(FileNotFoundError):
+        for task in Path("/proc/self/task").iterdir():
+            # A thread that has ended meanwhile has passed its children on.
+            with suppress(FileNotFoundError, ProcessLookupError):
+                children.update(map(int, (task / "children").read_text(encoding="ascii").split()))
+    return children
+
+
+def end_tree(root: int, limit: float = 5.0) -> bool:
+    """Kill all descendants of ``root``, a subreaper that is no child of ours, and then ``root`` itself.
+
+    In this order: while it lives, what it started stays below it and can be found. Blocks for ``limit`` seconds at
+    most; True when none is left but zombies.
+    """
+    deadline = time.monotonic() + limit
+    while time.monotonic() < deadline:
+        processes = _process_table()
+        if root not in processes or processes[root].state in _DEAD:
+            return True
+        below = [pid for pid in _descendants(processes, root) if processes[pid].state not in _DEAD]
+        for pid in below or [root]:
+            _kill(pid, processes[pid])
+    return False
 
 
 def _descendants(processes: dict[int, _Process], ancestor: int) -> list[int]:
@@ -113,14 +177,16 @@ def _look_up(pid: int) -> _Process | None:
         return None  # gone in the meantime
     # The name, in brackets, may hold anything, brackets and spaces too.
     fields = line.rpartition(b")")[2].split()
-    return _Process(int(fields[_FIELDS_AFTER_NAME_PARENT]), fields[_FIELDS_AFTER_NAME_START].decode())
+    return _Process(
+        int(fields[_FIELDS_AFTER_NAME_PARENT]), fields[0].decode(), fields[_FIELDS_AFTER_NAME_START].decode()
+    )
 
 
 def _process_table_of_ps() -> dict[int, _Process]:
     listing = subprocess.Popen(["ps", "-A", "-o", "pid=", "-o", "ppid="], stdout=subprocess.PIPE)
     output, _ = listing.communicate()
     pairs = [line.split() for line in output.splitlines()]
-    return {int(pid): _Process(int(parent), "") for pid, parent in pairs if int(pid) != listing.pid}
+    return {int(pid): _Process(int(parent), "", "") for pid, parent in pairs if int(pid) != listing.pid}
 
 
 def _kill(pid: int, known: _Process) -> None:

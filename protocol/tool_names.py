@@ -46,7 +46,8 @@ def tools_of(
     """Those of ``names`` that the agent has, in their order.
 
     An empty ``allowed_tools`` allows all, ``disallowed_tools`` is taken off afterwards; with ``may_delegate`` false
-    (the deepest level of the tree) `DELEGATING_TOOL` is taken off too, and what is of no use without it. Source: the v1 wire contract, "Agents".
+    (the deepest level of the tree) `DELEGATING_TOOL` is taken off too, and what is of no use without it. Source: the v1
+    wire contract, "Agents".
     """
     return tuple(
         name

@@ -42,6 +42,7 @@ THIRD_PARTY = {
 THIRD_PARTY_OF_ONE = {
     "protocol/frame_stream.py": {"trio"},
     "workers/providers/http_transport.py": {"httpx"},
+    "workers/tools/page_program.py": {"bs4", "markdownify"},
     "supervisor/sinks/terminal.py": {"rich"},
 }
 PURE = (

@@ -18,7 +18,7 @@ from contextlib import suppress
 from pathlib import Path
 
 import protocol
-from protocol.fork_frames import end_orphans
+from protocol.process_tree import end_orphans
 from supervisor.worker_process import ExitStatus
 
 MOST_OPEN_FILES = 8192

@@ -54,6 +54,7 @@ class PlainSettings(msgspec.Struct, frozen=True, kw_only=True):
     worker_times: WorkerTimes
     ceilings: Ceilings
     memory: MemoryLimits
+    pass_env: tuple[str, ...]
 
 
 class OneShotSettings(PlainSettings, frozen=True, kw_only=True):
@@ -64,8 +65,8 @@ class OneShotSettings(PlainSettings, frozen=True, kw_only=True):
     ``session_id`` is the stored session to go on with; None for a new one. ``catalog`` has all agents, ``trust`` and
     ``model`` are the main agent's. ``providers`` are ours and the user's, ``environ`` holds their key variables that
     are set, for sub-agents whose file names another provider. ``notes`` are sentences for a person, to be shown at the
-    beginning. ``environment`` are variables for the agents' commands alone. ``restart_main`` says that the main agent is
-    restarted too, where ``restart`` says that agents are.
+    beginning. ``environment`` are variables for the agents' commands alone. ``restart_main`` says that the main agent
+    is restarted too, where ``restart`` says that agents are.
     """
 
     prompt: str
@@ -173,6 +174,7 @@ def read_plain_settings(values: FlagValues) -> PlainSettings:
         timeout=values.number("timeout"),
         retry_delay=1.0 if retry_delay is None else retry_delay,
         quiet=values.switch("quiet"),
+        pass_env=tuple(filter(None, map(str.strip, (values.text("pass-env") or "").split(",")))),
         verbose=values.switch("verbose"),
         spawn=cast(SpawnMode, values.choice("spawn", get_args(SpawnMode), "auto")),
         restart=not values.switch("no-restart"),

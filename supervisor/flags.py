@@ -81,6 +81,7 @@ ONE_SHOT_FLAGS: dict[str, tuple[Flag, ...]] = {
     ),
     "processes; a SIZE is in bytes or has K, M, G behind it": (
         Flag("spawn", "MODE", "how they start: fork, fresh (each by exec) or auto (default: fork where it is safe)"),
+        Flag("pass-env", "NAMES", "variables that commands get besides PATH, HOME and the like; commas between"),
         Flag("no-restart", "", "an agent whose process died is given up at once"),
         Flag("agent-memory", "SIZE", "address space of one agent's process, its tools not counted"),
         Flag("agent-cpu-seconds", "S", "processor time of each process of an agent"),

@@ -141,6 +141,7 @@ class ServerLink:
         self.workers: dict[int, WorkerProcess] = {}
         """Those whose end is not known, by pid."""
         self.has_served = False
+        self._keeper: int | None = None
         self._control = control
         self._requests: dict[int, _Request] = {}
         self._last_number = 0
@@ -184,8 +185,9 @@ class ServerLink:
             while data := await self._receive():
                 self._heard_at = trio.current_time()
                 match notice_decoder.decode(data):
-                    case Serving():
+                    case Serving(keeper=keeper):
                         self.has_served = True
+                        self._keeper = keeper
                     case Spawned(number=number, pid=pid):
                         self._have_worker(number, pid)
                     case SpawnFailed(number=number, errno=number_of_error):
@@ -207,6 +209,8 @@ class ServerLink:
         """The server is gone: reap it and take over its workers, which are our children by then."""
         self._kill()  # in case it has only closed its socket
         await wait_for_exit(self.pid)
+        if self._keeper is not None:
+            family.know(self._keeper)  # it looks after the workers that are left, and then ends
         for pid, worker in self.workers.items():
             family.know(pid)
             worker.adopt(partial(family.reap, pid))

@@ -125,6 +125,7 @@ class Run:
             retry_delay=settings.retry_delay,
             heartbeat=settings.worker_times.silence / 3,
             ceilings=settings.ceilings,
+            pass_env=settings.pass_env,
             environment=settings.environment,
         )
 

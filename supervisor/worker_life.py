@@ -14,9 +14,10 @@ import trio
 from protocol.codec import upward_decoder
 from protocol.errors import FrameCutOff, ProtocolError
 from protocol.frame_stream import FrameStream
-from protocol.frames import Cancel, DownwardFrame, Finished, UpwardFrame
+from protocol.frames import Cancel, DownwardFrame, Finished, Heartbeat, UpwardFrame
 from protocol.handshake import OUT_OF_MEMORY_EXIT_CODE, check_ready
 from protocol.records import CrashCause
+from supervisor.core.hearing import Hearing
 from supervisor.core.worker_times import WorkerTimes
 from supervisor.spawn import ExitStatus, Spawner, WorkerProcess
 
@@ -47,10 +48,13 @@ class WorkerLife:
         self._process: WorkerProcess | None = None
         self._channel: FrameStream[UpwardFrame] | None = None
         self._cancelled = trio.Event()
+        self._starting = trio.CancelScope()
         self._is_greeted = False
         self._early: list[DownwardFrame] = []
         self._finished: Finished | None = None
         self._heard = float("inf")
+        self._hearing = Hearing()
+        self._is_deaf = trio.Event()
         self._judged: tuple[CrashCause, str] | None = None
         self._cut_off = ""
         self._has_all_stderr = trio.Event()
@@ -70,6 +74,7 @@ class WorkerLife:
     def cancel(self, reason: str) -> None:
         """Tell the worker to stop; it is killed if it has not in time, and at once if it has not begun."""
         self._cancelled.set()
+        self._starting.cancel()
         if self._is_greeted:
             self.tell(Cancel(reason=reason))
         else:
@@ -83,14 +88,17 @@ class WorkerLife:
     async def run(self, spawner: Spawner, assignment: Sequence[DownwardFrame]) -> WorkerEnd:
         """Start a worker, give it ``assignment``, see it to its end. Never raises for what a worker does."""
         try:
-            self._process = process = await spawner.spawn("agent")
+            with self._starting:
+                self._process = await spawner.spawn("agent")
         except OSError as error:
             return WorkerEnd(cause="spawn_failed", detail=f"its process could not be started: {error.strerror}")
-        if self._cancelled.is_set():
-            process.kill()
+        process = self._process
+        if process is None:
+            return WorkerEnd()  # cancelled before there was anything to end
         self._channel = channel = FrameStream(process.stream, upward_decoder)
         async with trio.open_nursery() as nursery:
-            for task in (channel.run_writer, self._watch_sending, self._watch_silence, self._obey_cancel):
+            watches = (self._watch_sending, self._watch_silence, self._watch_hearing, self._obey_cancel)
+            for task in (channel.run_writer, *watches):
                 nursery.start_soon(task)
             nursery.start_soon(self._collect_stderr, process)
             await self._listen(process, channel, assignment)
@@ -136,6 +144,8 @@ class WorkerLife:
                     self._finished = frame
                     break  # its last word: nothing behind it is heard
                 else:
+                    if isinstance(frame, Heartbeat):
+                        self._check_hearing(channel, frame)
                     self._handle(frame)
             # While nobody reads, silence is no fault of the worker.
             self._heard = float("inf")
@@ -176,6 +186,16 @@ class WorkerLife:
         while True:
             await self._channel.stalled(self._times.silence)
             await self._put_down(f"it took nothing from its channel for {self._times.silence:g} s")
+
+    def _check_hearing(self, channel: FrameStream[UpwardFrame], heartbeat: Heartbeat) -> None:
+        """Liveness is progress, not only a pulse: a worker that beats but takes nothing it is told waits for ever."""
+        deaf_for = self._hearing.report(trio.current_time(), channel.messages_put, heartbeat.taken)
+        if deaf_for >= self._times.silence:
+            self._is_deaf.set()
+
+    async def _watch_hearing(self) -> None:
+        await self._is_deaf.wait()
+        await self._put_down(f"it took nothing it was told for {self._times.silence:g} s")
 
     async def _put_down(self, why: str) -> None:
         self._judge("unresponsive", why)

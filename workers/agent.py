@@ -79,7 +79,7 @@ class AgentShell:
         begin, resumed = self._turn.begin, self._turn.resume
         self._first = partial(begin, assignment.prompt) if resume is None else partial(resumed, resume)
         self._root = Path(start.project_root)
-        self._environment = start.environment
+        self._start = start
         self._files = FileMemory(resume.files if resume else None)
         self._delegations = Delegations(channel.put, resume.requests if resume else 0)
         self._provider: Provider = providers.load(start.model)
@@ -199,7 +199,10 @@ class AgentShell:
             emit_line=partial(self._emit_line, call.id),
             wait_for_room=self._channel.room,
             delegate=partial(self._delegate, call.id, has_started),
-            environment=self._environment,
+            emit=self._channel.put,
+            agents=self._start.agents,
+            variables=self._start.pass_env,
+            environment=self._start.environment,
         )
         output = await run_call(self._tools[call.name], call, context)
         has_started()

@@ -12,7 +12,6 @@ from protocol.frames import ChildResult, SpawnRequest
 from protocol.records import AgentOutcome
 from workers.tools.tool import ToolOutput
 
-
 _OUTCOMES: dict[AgentOutcome, Outcome] = {"complete": "success", "cancelled": "cancelled"}
 """What the delegating call comes to; every other end of a sub-agent is an ``error``."""
 

@@ -30,11 +30,11 @@ from protocol.fork_frames import (
     Spawned,
     SpawnFailed,
     encode_fork_frame,
-    end_orphans,
     request_decoder,
 )
-from protocol.process_tree import become_subreaper
+from protocol.process_tree import become_subreaper, end_orphans
 from workers.fork_worker import begin_forked_worker, close_all_but
+from workers.keeper import KeeperLink, fork_keeper
 
 GRACE_SECONDS = 0.5
 """What workers have to see for themselves that the supervisor is gone, and to end what they started."""
@@ -62,7 +62,7 @@ def run_fork_server(supervisor: str, socket_fd: int) -> NoReturn:
         gc.freeze()
         # From here on the server ends by itself, and in order.
         _set_death_signal(0)
-        ForkServer(socket.socket(fileno=socket_fd)).serve()
+        ForkServer(socket.socket(fileno=socket_fd), fork_keeper(int(supervisor))).serve()
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
         with suppress(OSError, ValueError):
@@ -74,8 +74,9 @@ def run_fork_server(supervisor: str, socket_fd: int) -> NoReturn:
 class ForkServer:
     """Forks workers, reports their ends, ends orphans of dead ones."""
 
-    def __init__(self, control: socket.socket) -> None:
+    def __init__(self, control: socket.socket, keeper: KeeperLink) -> None:
         self._control = control
+        self._keeper = keeper
         self._running: dict[int, int] = {}
         """The pid of each worker that is not known to have ended, by its pidfd."""
         self._ended: set[int] = set()
@@ -85,7 +86,7 @@ class ForkServer:
     def serve(self) -> None:
         """Serve until the supervisor's end of the socket is closed and no descendant is left."""
         self._poll.register(self._control, select.POLLIN)
-        self._notify(Serving())
+        self._notify(Serving(keeper=self._keeper.pid))
         while self._take_events(None):
             pass
         self._poll.unregister(self._control)
@@ -94,7 +95,8 @@ class ForkServer:
         for pid in self._running.values():
             _kill_group(pid)
         self._run_out(_LAST_SECONDS)
-        end_orphans((), _LAST_SECONDS)
+        end_orphans((self._keeper.pid,), _LAST_SECONDS)
+        self._keeper.dismiss()
 
     def _run_out(self, seconds: float) -> None:
         """Look after the workers until none is left, for ``seconds`` at most."""
@@ -153,6 +155,7 @@ class ForkServer:
             os.waitpid(pid, 0)
             return SpawnFailed(number=request.number, errno=error.errno or errno.EMFILE)
         self._running[pidfd] = pid
+        self._keeper.tell(pid)
         self._poll.register(pidfd, select.POLLIN)
         return Spawned(number=request.number, pid=pid)
 
@@ -171,7 +174,7 @@ class ForkServer:
         # Before it is reaped: until then nobody else can have a group of that number.
         _kill_group(pid)
         # The orphans of a dead worker have come to us by now.
-        end_orphans({*self._running.values(), *self._ended})
+        end_orphans({*self._running.values(), *self._ended, self._keeper.pid})
         assert end is not None  # it has ended
         has_exited = end.si_code == os.CLD_EXITED
         self._notify(

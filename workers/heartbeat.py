@@ -13,7 +13,7 @@ from protocol.frames import DownwardFrame, Heartbeat
 async def send_heartbeats(channel: FrameStream[DownwardFrame], seconds: float) -> None:
     """Send one now and then every ``seconds``, until cancelled."""
     while True:
-        channel.put(Heartbeat(memory_bytes=own_memory()))
+        channel.put(Heartbeat(memory_bytes=own_memory(), taken=channel.messages_taken))
         await trio.sleep(seconds)
 
 

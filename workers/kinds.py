@@ -13,6 +13,7 @@ WorkerEntry: TypeAlias = Callable[[trio.SocketStream], Awaitable[None]]
 
 KINDS: dict[str, str] = {
     "agent": "workers.agent:run_agent",
+    "command": "workers.command:run_command",
 }
 
 

@@ -75,6 +75,8 @@ class ClientApprover:
             return
         request = PermissionRequest(session_id=self._session_id, tool_call=fields, options=_options(call))
         denial = self._read(await self._connection.request("session/request_permission", request), question)
+        if self._translator.question(question.agent_id, call.id) != fields:  # its worker died while the person thought
+            return
         if denial is None:
             update = ToolCallUpdate(tool_call_id=fields.tool_call_id, status="in_progress")
             self._connection.update(self._session_id, update)

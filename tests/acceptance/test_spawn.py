@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -178,8 +179,11 @@ def kill_and_look(place: Place, victims: tuple[str, ...]) -> None:
     with ModelServer(scripted(begin)) as server, place.start(server, "--spawn", "fork", "--no-restart") as live:
         fork_server, worker = wait_for_leftovers(live)
         pids = {"supervisor": live.process.pid, "fork server": fork_server, "worker": worker}
-        for victim in victims:
-            os.kill(pids[victim], signal.SIGKILL)
+        handles = [os.pidfd_open(pids[victim]) for victim in victims]
+        for handle in handles:
+            with suppress(ProcessLookupError):  # the second may have followed the first by itself
+                signal.pidfd_send_signal(handle, signal.SIGKILL)
+            os.close(handle)
         if victims == ("fork server",):
             end_command(live, "806")
         run = live.finish(10, checked="supervisor" not in victims)

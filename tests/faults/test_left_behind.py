@@ -6,6 +6,8 @@ directories, a second after the end.
 
 from __future__ import annotations
 
+import os
+import signal
 from pathlib import Path
 
 import pytest
@@ -15,6 +17,7 @@ from tests.stubs.corral_run import Place
 from tests.stubs.faulty_corral import faulty_place
 from tests.stubs.faulty_worker import Fault, FaultKind
 from tests.stubs.model_server import ModelServer
+from tests.stubs.process_table import process_table
 from tests.stubs.replies import CallTuple
 
 DETACHED = {
@@ -55,6 +58,16 @@ def kill_the_supervisor_of_a_worker_that_does_not_react(folder: Path, kind: Faul
         live.finish(5, checked=False)
 
 
+def kill_the_supervisor_and_its_fork_server_of_a_worker_that_does_not_react(folder: Path, kind: FaultKind) -> None:
+    place = faulty_place(folder, Fault(agent="main", moment="tool", kind=kind))
+    with ModelServer(model()) as server, place.start(server, *QUICK) as live:
+        live.wait_for_output("begun")
+        [fork_server] = [process.pid for process in process_table().values() if process.parent == live.process.pid]
+        os.kill(fork_server, signal.SIGKILL)
+        live.process.kill()
+        live.finish(5, checked=False)
+
+
 @EACH_LINE
 def test_nothing_is_left_of_an_agent_whose_worker_was_killed(tmp_path: Path, line: str) -> None:
     kill_a_worker(tmp_path, line)
@@ -70,6 +83,13 @@ def test_nothing_is_left_of_a_worker_that_can_not_see_that_its_supervisor_was_ki
     tmp_path: Path, kind: FaultKind
 ) -> None:
     kill_the_supervisor_of_a_worker_that_does_not_react(tmp_path, kind)
+
+
+@pytest.mark.parametrize("kind", STUCK)
+def test_nothing_is_left_of_a_worker_that_can_not_see_that_supervisor_and_fork_server_were_killed(
+    tmp_path: Path, kind: FaultKind
+) -> None:
+    kill_the_supervisor_and_its_fork_server_of_a_worker_that_does_not_react(tmp_path, kind)
 
 
 def test_what_commands_left_behind_does_not_hold_up_the_end_of_a_run_and_is_gone_with_it(tmp_path: Path) -> None:
@@ -100,3 +120,12 @@ def test_nothing_is_left_of_a_worker_that_does_not_react_in_twenty_of_twenty_tri
     tmp_path: Path, kind: FaultKind, _trial: int
 ) -> None:
     kill_the_supervisor_of_a_worker_that_does_not_react(tmp_path, kind)
+
+
+@pytest.mark.soak
+@TWENTY
+@pytest.mark.parametrize("kind", STUCK)
+def test_nothing_is_left_of_both_and_a_worker_that_does_not_react_in_twenty_of_twenty_trials(
+    tmp_path: Path, kind: FaultKind, _trial: int
+) -> None:
+    kill_the_supervisor_and_its_fork_server_of_a_worker_that_does_not_react(tmp_path, kind)

@@ -174,7 +174,7 @@ def is_deaf(channel: socket.socket) -> None:
     """Gives signs of life for ever, and reads nothing."""
     greet(channel)
     while True:
-        say(channel, Heartbeat(memory_bytes=1))
+        say(channel, Heartbeat(memory_bytes=1, taken=0))
         time.sleep(0.02)  # its pulse: many in the time after which silence counts
 
 

@@ -233,6 +233,13 @@ async def test_a_worker_that_takes_nothing_is_unresponsive_though_it_gives_signs
     assert "took nothing" in end.detail
 
 
+async def test_a_worker_that_takes_not_even_a_little_is_unresponsive_too() -> None:
+    # All of it fits the buffers of the channel: only the worker itself can say what it has taken.
+    end = await Life("is_deaf").run([History(message=UserMessage(text="x"))])
+    assert end.cause == "unresponsive"
+    assert "took nothing it was told" in end.detail
+
+
 async def test_a_worker_that_nobody_listens_to_is_not_called_silent() -> None:
     # While the sinks push back nothing is read, for longer than silence is allowed.
     has_begun = False

@@ -17,6 +17,8 @@ from workers.acp.jsonrpc import LineSplitter, LineTooLong
 from workers.acp.redact import TailBuffer
 from workers.sandbox.sandbox import GroupOwner, StdioProcess
 
+VOLUNTARY_EXIT = 0.1
+"""Seconds that an agent that has answered has to exit by itself; what it leaves in its group is killed at once then."""
 TERMINATE_GRACE = 2.0
 """Seconds from the request to end to the kill."""
 KILL_PATIENCE = 1.0
@@ -83,15 +85,19 @@ class AgentProcess:
                 nursery.start_soon(self._write)
                 nursery.start_soon(self._wait)
 
-    async def end(self) -> None:
+    async def end(self, *, is_done: bool) -> None:
         """Close the agent's input, end it and all of its group, and stop pumping; not cancellable, takes seconds.
 
-        Output is read and thrown away meanwhile, so that an agent that is writing can end by itself.
+        ``is_done`` says that it may be about to exit by itself. Output is read and thrown away meanwhile, so that an
+        agent that is writing can end.
         """
         with trio.CancelScope(shield=True):
             self._discards = True
             self._writing.cancel()
             await _close(self._process.stdin)
+            if is_done:
+                with trio.move_on_after(VOLUNTARY_EXIT):
+                    await self._exited.wait()
             if isinstance(self._process, GroupOwner):
                 await self._process.end_group(TERMINATE_GRACE)
             else:

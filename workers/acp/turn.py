@@ -9,6 +9,7 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Awaitable, Callable
+from functools import partial
 from importlib import metadata
 from typing import cast
 
@@ -19,7 +20,7 @@ from workers.acp.agent_process import AgentProcess
 from workers.acp.command import agent_environment
 from workers.acp.control import AcpControl
 from workers.acp.driver import Report, SessionDriver
-from workers.acp.effects import Cancelled, Failed
+from workers.acp.effects import Answered, Cancelled, Failed, Stopped
 from workers.acp.errors import ExecOutputTail
 from workers.acp.outcome import error_of, start_failure
 from workers.acp.redact import Redactor
@@ -147,7 +148,8 @@ class AcpTurn:
             nursery.start_soon(self._guarded, agent.pump)
             self._driver.step(lambda _: self._session.begin())
             await self._driver.is_over.wait()
-            await self._guarded(agent.end)
+            is_done = isinstance(self._driver.ending, Answered | Stopped)
+            await self._guarded(partial(agent.end, is_done=is_done))
             nursery.cancel_scope.cancel()
 
     async def _spawn(self) -> StdioProcess | None:
@@ -176,8 +178,8 @@ class AcpTurn:
         error = error_of(ending, text=text, timeout=self._request.timeout, tail=tail)
         if error is not None:
             raise error
-        stop_reason = getattr(ending, "stop_reason", "")
-        return AcpRunResult(text, stop_reason, tail.stderr, trio.current_time() - self._started)
+        assert isinstance(ending, Answered)
+        return AcpRunResult(text, ending.stop_reason, tail.stderr, trio.current_time() - self._started)
 
 
 def _bare(error: BaseException) -> BaseException:

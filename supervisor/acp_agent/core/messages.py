@@ -18,6 +18,8 @@ PROTOCOL_VERSION = 1
 StopReason: TypeAlias = Literal["end_turn", "max_tokens", "max_turn_requests", "refusal", "cancelled"]
 ToolKind: TypeAlias = Literal["read", "edit", "delete", "search", "execute", "think", "fetch", "other"]
 ToolStatus: TypeAlias = Literal["pending", "in_progress", "completed", "failed"]
+NoticeSeverity: TypeAlias = Literal["info", "warning", "error"]
+CompactionStatus: TypeAlias = Literal["in_progress", "completed", "failed", "cancelled"]
 PermissionKind: TypeAlias = Literal["allow_once", "allow_always", "reject_once"]
 
 
@@ -197,7 +199,7 @@ class SessionInfoUpdate(Update, frozen=True, kw_only=True, tag="session_info_upd
 class Notice(Update, frozen=True, kw_only=True, tag="notice"):
     """A note for the person; only for clients that announced ``session.notices``."""
 
-    severity: Literal["info", "warning", "error"]
+    severity: NoticeSeverity
     title: str
 
 
@@ -205,8 +207,7 @@ class CompactionUpdate(Update, frozen=True, kw_only=True, tag="compaction_update
     """The history is being summed up; only for clients that announced ``session.compaction``."""
 
     compaction_id: str
-    status: Literal["in_progress", "completed", "failed", "cancelled"]
-    error: str | None = None
+    status: CompactionStatus
 
 
 class SessionNotification(Message, frozen=True, kw_only=True):

@@ -33,9 +33,11 @@ from protocol.records import (
 from supervisor.acp_agent.core.messages import (
     AgentMessageChunk,
     AgentThoughtChunk,
+    CompactionStatus,
     CompactionUpdate,
     Content,
     Notice,
+    NoticeSeverity,
     Plan,
     Text,
     ToolCall,
@@ -54,7 +56,12 @@ KEPT_OUTPUT = 8 * 1024
 """Characters of a running command's output, the newest, that a client is shown; the result has all that the model has.
 """
 
-_COMPACTIONS = {"started": "in_progress", "completed": "completed", "skipped": "cancelled", "failed": "failed"}
+_COMPACTIONS: dict[str, CompactionStatus] = {
+    "started": "in_progress",
+    "completed": "completed",
+    "skipped": "cancelled",
+    "failed": "failed",
+}
 
 
 class Features(msgspec.Struct, frozen=True, kw_only=True):
@@ -257,15 +264,14 @@ class Translator:
         if not self._features.compaction:
             return []
         self._compactions += record.status == "started"
-        status = _COMPACTIONS[record.status]
-        update = {"compaction_id": f"compaction-{self._epoch}-{self._compactions}", "status": status}
-        return [msgspec.convert(update, CompactionUpdate)]
+        compaction_id = f"compaction-{self._epoch}-{self._compactions}"
+        return [CompactionUpdate(compaction_id=compaction_id, status=_COMPACTIONS[record.status])]
 
-    def _note(self, severity: str, text: str) -> list[Update]:
+    def _note(self, severity: NoticeSeverity, text: str) -> list[Update]:
         """A note for the person: a thought, where the client takes no notes. What comes after it is a new message."""
         self._speaking = None
         if self._features.notices:
-            return [msgspec.convert({"severity": severity, "title": text or severity}, Notice)]
+            return [Notice(severity=severity, title=text or severity)]
         updates: list[Update] = [self._chunk(AgentThoughtChunk, text)]
         self._speaking = None
         return updates

@@ -13,7 +13,7 @@ STOPPED_EARLY = 3
 def exit_code(
     reason: EndReason, counts: Mapping[Status, int], pending: int, *, signal: int | None = None, no_fail: bool = False
 ) -> int:
-    """The exit code for ``counts`` verdicts and ``pending`` jobs without one. 5 comes before a signal, that before 3."""
+    """The exit code for ``counts`` verdicts and ``pending`` jobs without one. 5 comes before a signal."""
     if reason == "storage":
         return exit_codes.STORAGE
     if signal is not None:

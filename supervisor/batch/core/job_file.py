@@ -10,7 +10,7 @@ import hashlib
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping
-from typing import TypeVar
+from typing import TypeVar, cast, get_args
 
 import msgspec
 
@@ -139,13 +139,13 @@ class _LineReader:
             prompt=prompt,
             prompt_file=prompt_file,
             cwd=self._text("cwd"),
-            isolation=self._get("isolation", Isolation),
+            isolation=cast("Isolation | None", self._choice("isolation", get_args(Isolation))),
             base=self._text("base"),
             agent=self._text("agent"),
             model=self._text("model"),
             provider=self._text("provider"),
             base_url=self._text("base_url"),
-            trust=self._get("trust", Trust),
+            trust=cast("Trust | None", self._choice("trust", get_args(Trust))),
             max_iterations=self._get("max_iterations", int, _at_least_one),
             max_context_tokens=self._get("max_context_tokens", int, _at_least_one),
             timeout_s=self._get("timeout_s", float, _over_zero),
@@ -184,6 +184,9 @@ class _LineReader:
         if self._get("metadata", dict[str, msgspec.Raw]) is None:
             return msgspec.Raw(b"null")
         return msgspec.Raw(bytes(self._fields["metadata"]))
+
+    def _choice(self, field: str, words: tuple[str, ...]) -> str | None:
+        return self._get(field, str, lambda word: "" if word in words else f"one of {', '.join(words)}, not {word!r}")
 
     def _text(self, field: str) -> str | None:
         return self._get(field, str, _not_blank)

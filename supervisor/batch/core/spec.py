@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
 
 import msgspec
 
@@ -15,7 +16,7 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     """The parts that the hash is made of. How much effort may go into a job (time, retries, budget) is none of them.
 
     ``cwd`` is a real path, ``base`` the commit that a worktree is made of, ``agent`` to ``trust`` are what they come to
-    with flags and defaults.
+    with flags and defaults. ``env`` has a digest of each value: the values themselves are written nowhere.
     """
 
     prompt: str
@@ -38,6 +39,11 @@ class JobSpec(msgspec.Struct, frozen=True, kw_only=True):
     def sha256(self) -> str:
         """The hash of the canonical form, in hex."""
         return hashlib.sha256(self.canonical()).hexdigest()
+
+
+def digests(variables: Mapping[str, str]) -> dict[str, str]:
+    """Each variable with the hash of its value."""
+    return {name: hashlib.sha256(value.encode()).hexdigest() for name, value in variables.items()}
 
 
 def shard_of(job_id: str, shards: int) -> int:

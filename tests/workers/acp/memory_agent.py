@@ -26,8 +26,8 @@ class MemoryAgent:
         self.stdout: ReceiveStream
         self.stderr: ReceiveStream | None
         self.stdin, self._input = pair()
-        self.output, self.stdout = pair()
-        self.errors, self.stderr = pair()
+        self._output, self.stdout = pair()
+        self._errors, self.stderr = trio.testing.memory_stream_one_way_pair()
         self._received = bytearray()
         self._exited = trio.Event()
         self._exit_code = 0
@@ -54,14 +54,17 @@ class MemoryAgent:
     # -- the agent's side ---------------------------------------------------------------------------------------------
 
     def exit(self, code: int = 0) -> None:
-        """Only the first exit counts."""
+        """Be gone, but leave the output open, as a child would that outlives its parent. Only the first exit counts."""
         if not self._exited.is_set():
             self._exit_code = code
             self._exited.set()
+        self._errors.close()
 
     async def close_output(self) -> None:
-        await self.output.aclose()
-        await self.errors.aclose()
+        await self._output.aclose()
+
+    async def close_input(self) -> None:
+        await self._input.aclose()
 
     async def leave(self, code: int = 0) -> None:
         """Exit as a process does: with its streams."""
@@ -69,7 +72,11 @@ class MemoryAgent:
         self.exit(code)
 
     async def write(self, data: bytes) -> None:
-        await self.output.send_all(data)
+        """Write to the output; once nobody reads it any more the agent waits for ever."""
+        try:
+            await self._output.send_all(data)
+        except trio.BrokenResourceError:
+            await trio.sleep_forever()
 
     async def send(self, message: Message) -> None:
         await self.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
@@ -125,18 +132,23 @@ Script: TypeAlias = Callable[[MemoryAgent], Awaitable[None]]
 
 
 class MemorySandbox:
-    """Runs ``script`` as the agent, in the nursery of the test."""
+    """Runs ``script`` as the agent: in the nursery of the test, but deaf to its cancellation, until `stop`."""
 
     def __init__(self, agent: MemoryAgent, script: Script, nursery: trio.Nursery) -> None:
         self._agent = agent
         self._script = script
         self._nursery = nursery
-        self.opened: list[tuple[Sequence[str], Path, Mapping[str, str]]] = []
+        self._scope = trio.CancelScope(shield=True)
+        self.stop = self._scope.cancel
 
     async def open_stdio(self, argv: Sequence[str], *, cwd: Path, env: Mapping[str, str]) -> MemoryAgent:
-        self.opened.append((argv, cwd, env))
-        self._nursery.start_soon(self._script, self._agent)
+        assert (list(argv), cwd, "PATH" in env) == (["memory-agent"], Path("/somewhere"), True)
+        self._nursery.start_soon(self._run)
         return self._agent
+
+    async def _run(self) -> None:
+        with self._scope:
+            await self._script(self._agent)
 
 
 async def run_with(
@@ -154,12 +166,13 @@ async def run_with(
     outcome: AcpRunResult | BaseException
     with trio.fail_after(600):
         async with trio.open_nursery() as nursery:
+            sandbox = MemorySandbox(agent, script, nursery)
             request = AcpRunRequest(
                 command=AcpProcessSpec.parse("memory-agent"),
                 prompt=prompt,
                 cwd=Path("/somewhere"),
                 env={},
-                sandbox=MemorySandbox(agent, script, nursery),
+                sandbox=sandbox,
                 timeout=timeout,
                 cancel=cancel,
                 on_activity=on_activity,
@@ -171,7 +184,8 @@ async def run_with(
                 raise
             except BaseException as error:
                 outcome = error
-            nursery.cancel_scope.cancel()
+            finally:
+                sandbox.stop()
     if isinstance(outcome, BaseException):
         raise outcome
     return outcome

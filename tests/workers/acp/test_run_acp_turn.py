@@ -113,7 +113,7 @@ async def test_a_sandbox_that_cannot_start_the_process_has_its_own_words_in_the_
     words = "this sandbox has no standard streams"
 
     class Incapable:
-        async def open_stdio(self, argv: object, *, cwd: object, env: object) -> MemoryAgent:
+        async def open_stdio(self, *_: object, **__: object) -> MemoryAgent:
             raise RuntimeError(words)
 
     request = AcpRunRequest(AcpProcessSpec.parse("agent"), "hello", tmp_path, {}, Incapable(), LIMIT)

@@ -1,0 +1,283 @@
+from __future__ import annotations
+
+import json
+from typing import TypeAlias
+
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from protocol.codec import decode_frame, encode_frame_body, upward_decoder
+from protocol.content import ToolCall
+from protocol.frames import ToolCallOpened
+from protocol.records import (
+    ContextUsage,
+    Info,
+    TextDelta,
+    ThinkingDelta,
+    TodoItem,
+    TodoUpdate,
+    ToolCallResult,
+    Warn,
+)
+from protocol.usage import Usage
+from workers.acp.translate import NO_END_TOLD, Cost, Translated, UpdateTranslator, usage_of
+
+Update: TypeAlias = dict[str, object]
+
+
+def text(content: object, kind: str = "agent_message_chunk") -> Update:
+    return {"sessionUpdate": kind, "content": {"type": "text", "text": content}}
+
+
+def call(**fields: object) -> Update:
+    return {"sessionUpdate": "tool_call", "toolCallId": "c1", "title": "Read a.py", **fields}
+
+
+def change(**fields: object) -> Update:
+    return {"sessionUpdate": "tool_call_update", "toolCallId": "c1", **fields}
+
+
+def translate(*updates: Update) -> list[Translated]:
+    """One update a second."""
+    translator = UpdateTranslator()
+    return [record for now, update in enumerate(updates) for record in translator.take(update, float(now))]
+
+
+def opened(arguments: object, name: str = "read", call_id: str = "c1") -> ToolCallOpened:
+    return ToolCallOpened(call=ToolCall(id=call_id, name=name, arguments=json.dumps(arguments, separators=(",", ":"))))
+
+
+def test_text_and_thoughts_are_deltas() -> None:
+    assert translate(text("a"), text("b", "agent_thought_chunk"), text(""), text(None), text("c")) == [
+        TextDelta(text="a"),
+        ThinkingDelta(text="b"),
+        TextDelta(text="c"),
+    ]
+
+
+def test_a_character_cut_in_two_is_put_together_and_a_lost_half_is_not_lost_silently() -> None:
+    assert translate(text("a\ud83d"), text("\ude00b")) == [TextDelta(text="a"), TextDelta(text="\U0001f600b")]
+    assert translate(text("\ud83d"), text("b", "agent_thought_chunk")) == [
+        TextDelta(text="\ufffd"),
+        ThinkingDelta(text="b"),
+    ]
+
+
+def test_what_is_no_text_is_told_of() -> None:
+    blocks: list[Update] = [
+        {"type": "image", "mimeType": "image/png", "data": "AAAA"},
+        {"type": "resource_link", "name": "notes", "uri": "file:///notes"},
+        {"type": "resource", "resource": {"uri": "file:///x", "text": "embedded"}},
+        {"type": "resource", "resource": {"uri": "file:///x", "blob": "AAAA"}},
+        {"type": "hologram"},
+    ]
+    assert translate(*({"sessionUpdate": "agent_message_chunk", "content": block} for block in blocks)) == [
+        Info(message="[image: image/png]"),
+        Info(message="[notes: file:///notes]"),
+        Info(message="embedded"),
+        Info(message="[resource: file:///x]"),
+    ]
+
+
+def test_a_call_is_told_once_with_its_arguments_and_closed_with_its_content() -> None:
+    content = [
+        {"type": "content", "content": {"type": "text", "text": "line one\n"}},
+        {"type": "diff", "path": "a.py", "oldText": "x\ny", "newText": "z"},
+        {"type": "diff", "path": "b.py", "oldText": None, "newText": "new"},
+        {"type": "terminal", "terminalId": "t1"},
+    ]
+    records = translate(
+        call(kind="edit", status="pending"),
+        change(rawInput={"path": "a.py", "text": "\ud83d"}),
+        change(status="in_progress", rawInput={"ignored": "it was told already"}),
+        change(status="completed", content=content, rawOutput="not shown"),
+        change(status="failed"),
+        change(content=[]),
+    )
+    output = "line one\n\n[changed: a.py]\n-x\n-y\n+z\n[new: b.py]\n+new\n[terminal: t1]"
+    assert records == [
+        ToolCallOpened(call=ToolCall(id="c1", name="edit", arguments='{"path":"a.py","text":"\ufffd"}')),
+        ToolCallResult(id="c1", outcome="success", name="edit", output=output, elapsed_ms=3000),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "name", "arguments"),
+    [
+        ({"name": "Grep", "kind": "search"}, "Grep", {"title": "Read a.py"}),
+        ({"kind": "execute", "rawInput": {"command": ["ls"]}}, "execute", {"command": ["ls"]}),
+        ({"rawInput": "ls"}, "other", {"title": "Read a.py", "input": "ls"}),
+        ({"kind": "read", "locations": [{"path": "/a.py", "line": 3}, {}, None]}, "read", {"title": "Read a.py", "paths": ["/a.py"]}),
+        ({"kind": 7, "title": None, "locations": "?"}, "other", {}),
+    ],
+)  # fmt: skip
+def test_a_call_has_the_name_and_the_arguments_that_are_known(fields: Update, name: str, arguments: Update) -> None:
+    assert translate(call(**{"status": "in_progress", **fields})) == [opened(arguments, name)]
+
+
+def test_a_call_that_is_over_at_once_is_opened_first() -> None:
+    assert translate(change(status="failed", rawOutput={"error": "no"}, kind="fetch")) == [
+        opened({}, "fetch"),
+        ToolCallResult(id="c1", outcome="error", name="fetch", output='{"error": "no"}', elapsed_ms=0),
+    ]
+
+
+def test_an_id_may_be_used_again_by_a_new_call() -> None:
+    records = translate(call(status="completed"), call(status="completed"))
+    assert [type(record).__name__ for record in records] == ["ToolCallOpened", "ToolCallResult"] * 2
+
+
+def test_a_call_that_is_asked_about_is_told_of_first_and_denied_when_it_fails() -> None:
+    translator = UpdateTranslator()
+    asked: Update = {"toolCallId": "c1", "title": "Delete all", "kind": "delete"}
+    assert translator.permission_asked(asked, 0) == [opened({"title": "Delete all"}, "delete")]
+    assert translator.permission_asked(asked, 0) == []
+    assert translator.permission_asked({}, 0) == []
+    translator.permission_denied(asked)
+    translator.permission_denied({"toolCallId": "unknown"})
+    assert translator.take(change(status="failed"), 1) == [
+        ToolCallResult(id="c1", outcome="denied", name="delete", output="", elapsed_ms=1000)
+    ]
+
+
+@pytest.mark.parametrize(("cancelled", "outcome"), [(True, "cancelled"), (False, "interrupted")])
+def test_calls_that_are_open_at_the_end_of_the_prompt_are_closed(cancelled: bool, outcome: str) -> None:
+    translator = UpdateTranslator()
+    translator.take(call(status="in_progress", kind="read"), 0)
+    translator.take({**call(), "toolCallId": "c2"}, 0)
+    translator.take(text("\ud83d"), 0)
+    records = translator.end_prompt(2, cancelled=cancelled)
+    assert [type(record).__name__ for record in records] == [
+        "TextDelta", "ToolCallResult", "ToolCallOpened", "ToolCallResult"
+    ]  # fmt: skip
+    results = [record for record in records if isinstance(record, ToolCallResult)]
+    assert [(result.id, result.outcome, result.output) for result in results] == [
+        ("c1", outcome, NO_END_TOLD),
+        ("c2", outcome, NO_END_TOLD),
+    ]
+    assert translator.end_prompt(3) == []
+
+
+def test_a_long_output_is_shortened_and_free_of_controls() -> None:
+    (_, result) = translate(call(status="completed", rawOutput="\x1b[31m" + "x" * 100_000))
+    assert isinstance(result, ToolCallResult)
+    assert len(result.output) < 40_000
+    assert "characters left out" in result.output
+    assert "\x1b" not in result.output
+
+
+def test_a_plan_is_the_list_of_what_is_to_be_done() -> None:
+    entries = [
+        {"content": "one", "status": "completed", "priority": "high"},
+        {"content": "two", "status": "blocked", "priority": ["?"]},
+        {"status": "pending"},
+        None,
+    ]
+    assert translate({"sessionUpdate": "plan", "entries": entries}) == [
+        TodoUpdate(
+            items=(
+                TodoItem(content="one", status="completed", priority="high"),
+                TodoItem(content="two", status="pending", priority="medium"),
+            )
+        )
+    ]
+
+
+def test_the_use_of_the_context_is_told_and_the_cost_is_kept() -> None:
+    translator = UpdateTranslator()
+    cost: Update = {"amount": 0.25, "currency": "USD"}
+    assert translator.take({"sessionUpdate": "usage_update", "used": 5, "size": 100, "cost": cost}, 0) == [
+        ContextUsage(used=5, max=100)
+    ]
+    assert translator.cost == Cost(0.25, "USD")
+    for broken in ({"used": True, "size": 1}, {"used": 1, "size": 0}, {"used": -1, "size": 9}, {}):
+        assert translator.take({"sessionUpdate": "usage_update", **broken}, 0) == []
+    assert translator.cost == Cost(0.25, "USD")
+
+
+def test_notices_are_for_a_person() -> None:
+    notice: Update = {"sessionUpdate": "notice", "title": "Slow", "description": "busy", "severity": "warning"}
+    assert translate(notice, {**notice, "severity": "info", "description": None}, {"sessionUpdate": "notice"}) == [
+        Warn(message="Slow: busy"),
+        Info(message="Slow"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("usage", "counted"),
+    [
+        ({"inputTokens": 10, "outputTokens": 4, "totalTokens": 14}, (10, 4, 0, 0, 0)),
+        (
+            {"inputTokens": 10, "outputTokens": 4, "totalTokens": 20, "cachedReadTokens": 3, "cachedWriteTokens": 2, "thoughtTokens": 1},
+            (15, 5, 3, 2, 1),
+        ),
+        ({"inputTokens": 10, "outputTokens": 4, "totalTokens": 14, "cachedReadTokens": 3}, (10, 4, 3, 0, 0)),
+        ({"inputTokens": 10, "outputTokens": 4, "thoughtTokens": None}, (10, 4, 0, 0, 0)),
+    ],
+)  # fmt: skip
+def test_the_usage_of_a_prompt_counts_all_it_lists(usage: Update, counted: tuple[int, ...]) -> None:
+    assert usage_of({"stopReason": "end_turn", "usage": usage}) == Usage(
+        prompt_tokens=counted[0],
+        completion_tokens=counted[1],
+        cache_read_tokens=counted[2],
+        cache_creation_tokens=counted[3],
+        thinking_tokens=counted[4],
+        api_calls=1,
+    )
+
+
+@pytest.mark.parametrize("result", [{}, {"usage": None}, {"usage": {"inputTokens": "10", "outputTokens": 1}}])
+def test_usage_that_is_not_reported_is_not_made_up(result: Update) -> None:
+    assert usage_of(result) is None
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None), max_size=4),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=3), inner, max_size=3),
+    max_leaves=6,
+)
+kinds = st.sampled_from(
+    [
+        "agent_message_chunk",
+        "agent_thought_chunk",
+        "tool_call",
+        "tool_call_update",
+        "plan",
+        "usage_update",
+        "notice",
+        "x",
+    ]
+)
+fields = st.fixed_dictionaries(
+    {"sessionUpdate": kinds},
+    optional={
+        "toolCallId": st.sampled_from(["c1", "c2", "\ud83d", 1]),
+        "status": st.sampled_from(["pending", "in_progress", "completed", "failed", None, 1]),
+        "content": json_values | st.builds(lambda value: {"type": "text", "text": value}, json_values),
+        "entries": st.lists(st.builds(lambda one, two: {"content": one, "status": two}, json_values, json_values)),
+        **{
+            name: json_values
+            for name in ("title", "name", "kind", "rawInput", "rawOutput", "locations", "used", "size", "cost")
+        },
+    },
+)
+
+
+@given(st.lists(fields, max_size=12))
+def test_whatever_an_agent_sends_becomes_frames_that_pair_up(updates: list[Update]) -> None:
+    translator = UpdateTranslator()
+    records = [record for update in updates for record in translator.take(update, 0.0)]
+    records += translator.end_prompt(1.0)
+    still_open: list[str] = []
+    for record in records:
+        decoded = decode_frame(upward_decoder, encode_frame_body(record), 0)
+        assert decoded == record
+        if isinstance(record, ToolCallOpened):
+            assert isinstance(msgspec.json.decode(record.call.arguments), dict)
+            assert record.call.id not in still_open
+            still_open.append(record.call.id)
+        elif isinstance(record, ToolCallResult):
+            still_open.remove(record.id)
+    assert still_open == []
