@@ -10,31 +10,48 @@ import time
 from collections.abc import Iterable
 from pathlib import Path
 from types import TracebackType
+from typing import NamedTuple
 
 SAMPLE_SECONDS = 0.01
+WORKER = "corral-worker"
+"""What the process of an agent calls itself."""
+
+
+class Process(NamedTuple):
+    """A process as the system shows it."""
+
+    parent: int
+    name: str
 
 
 def process_table() -> dict[int, int]:
     """Each live process and its parent; one that is dead but not yet collected is left out."""
+    return {pid: process.parent for pid, process in named_process_table().items()}
+
+
+def named_process_table() -> dict[int, Process]:
+    """Each live process."""
     if not Path("/proc/self/stat").exists():
         return _table_from_ps()
-    table: dict[int, int] = {}
+    table: dict[int, Process] = {}
     for name in os.listdir("/proc"):  # noqa: PTH208 - hundreds of Paths a sample are slow
         if name.isdigit():
             try:
                 # The name of a program, in parentheses, may hold anything; behind it come the state and the parent.
-                state, parent = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")[2].split()[:2]
+                head, _, rest = Path(f"/proc/{name}/stat").read_text(errors="replace").rpartition(")")
+                state, parent = rest.split()[:2]
             except (OSError, ValueError):
                 continue  # it ended while we looked
             if state not in "ZX":
-                table[int(name)] = int(parent)
+                table[int(name)] = Process(parent=int(parent), name=head.partition("(")[2])
     return table
 
 
-def _table_from_ps() -> dict[int, int]:
+def _table_from_ps() -> dict[int, Process]:
     listed = subprocess.run(["ps", "-A", "-o", "pid=,ppid=,stat="], capture_output=True, text=True, check=True)
     rows = (line.split() for line in listed.stdout.splitlines())
-    return {int(row[0]): int(row[1]) for row in rows if len(row) > 2 and not row[2].startswith("Z")}
+    # Where there is no /proc there is no fork server either: every child is a worker.
+    return {int(row[0]): Process(int(row[1]), WORKER) for row in rows if len(row) > 2 and not row[2].startswith("Z")}
 
 
 class ProcessWatch:
@@ -50,6 +67,7 @@ class ProcessWatch:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._watch)
         self.seen: dict[int, int] = {}
+        self._names: dict[int, str] = {}
 
     def __enter__(self) -> ProcessWatch:
         self._thread.start()
@@ -61,9 +79,9 @@ class ProcessWatch:
         self._stop.set()
         self._thread.join()
 
-    def siblings(self, pid: int) -> set[int]:
-        """All that had the parent of ``pid``, itself included; nothing where it was never seen."""
-        return {each for each, parent in self.seen.items() if pid in self.seen and parent == self.seen[pid]}
+    def workers(self) -> set[int]:
+        """The processes of agents."""
+        return {pid for pid, name in self._names.items() if name == WORKER}
 
     def most_at_once(self, pids: set[int]) -> int:
         """How many of ``pids`` were alive at one moment."""
@@ -74,7 +92,9 @@ class ProcessWatch:
             if time.monotonic() > self._deadline:
                 os.kill(self._root, signal.SIGKILL)
                 return
-            found = _descendants(self._root, process_table())
+            table = named_process_table()
+            found = _descendants(self._root, {pid: process.parent for pid, process in table.items()})
+            self._names.update((pid, table[pid].name) for pid in found)
             self._samples.append(frozenset(found))
             self.seen = found | self.seen
 

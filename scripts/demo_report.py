@@ -148,7 +148,7 @@ def show_change(project: Path, home: dict[str, str]) -> list[str]:
 
 def show_agents(run: Run, watch: ProcessWatch, supervisor: int) -> list[str]:
     """A process and a usage for each agent, and their sum."""
-    workers = watch.siblings(run.pids.get("", 0))
+    workers = watch.workers()
     # The explore agents can run no command that would tell theirs: they are the workers that are left.
     unnamed = sorted(workers - set(run.pids.values()))
     print(f"\nWho did it (processes besides corral's own, which was {supervisor}):")

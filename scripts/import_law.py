@@ -44,6 +44,7 @@ THIRD_PARTY_OF_ONE = {
     "workers/providers/http_transport.py": {"httpx"},
     "workers/tools/page_program.py": {"bs4", "markdownify"},
     "supervisor/sinks/terminal.py": {"rich"},
+    "supervisor/batch/live_block.py": {"rich"},
 }
 PURE = (
     "*/core/*.py",

@@ -37,7 +37,8 @@ class WorkerProcess:
     async def collect_stderr(self) -> None:
         """Keep the newest `STDERR_TAIL_BYTES` of what the worker writes on stderr, until it ends or is cancelled.
 
-        May be called once.
+        To be called once, for every worker that is not abandoned: it closes our end of the pipe. What a worker said
+        before it died is still there afterwards.
         """
         descriptor, self._stderr = self._stderr, None
         if descriptor is None:
@@ -64,12 +65,12 @@ class WorkerProcess:
             await wait_for_exit(self.pid)
             if self._status is None:  # else another task was quicker
                 self.kill()
-                self._end(self._reap_child())
+                self._status = self._reap_child()
         return self._status
 
     def report(self, status: ExitStatus) -> None:
         """The parent of the process says how it ended."""
-        self._end(status)
+        self._status = status
         self._changed.set()
 
     def adopt(self, reap: Callable[[], ExitStatus]) -> None:
@@ -89,21 +90,14 @@ class WorkerProcess:
         """Nobody wants the worker any more: it is killed, what is open of it is closed."""
         self.kill()
         self.stream.socket.close()
-        self._close_stderr()
+        descriptor, self._stderr = self._stderr, None
+        if descriptor is not None:
+            os.close(descriptor)
 
     def _signal_group(self, number: int) -> None:
         if self._status is None:
             with suppress(ProcessLookupError):  # nothing of the group is left but a process that has ended
                 os.killpg(self.pid, number)
-
-    def _end(self, status: ExitStatus) -> None:
-        self._status = status
-        self._close_stderr()
-
-    def _close_stderr(self) -> None:
-        descriptor, self._stderr = self._stderr, None
-        if descriptor is not None:
-            os.close(descriptor)
 
 
 async def wait_for_exit(pid: int) -> None:

@@ -32,7 +32,7 @@ from protocol.fork_frames import (
     encode_fork_frame,
     request_decoder,
 )
-from protocol.process_tree import become_subreaper, end_orphans
+from protocol.process_tree import become_subreaper, end_orphans, name_process
 from workers.fork_worker import begin_forked_worker, close_all_but
 from workers.keeper import KeeperLink, fork_keeper
 
@@ -204,6 +204,7 @@ def _stand_alone(socket_fd: int) -> None:
     os.dup2(null, 1)
     os.close(null)
     become_subreaper()
+    name_process("corral-forks")
 
 
 def _die_with(supervisor: int) -> None:

@@ -14,7 +14,7 @@ import time
 from contextlib import suppress
 from typing import NoReturn
 
-from protocol.process_tree import end_tree
+from protocol.process_tree import end_tree, name_process
 from workers.fork_worker import close_all_but
 
 GRACE_SECONDS = 0.5
@@ -55,6 +55,7 @@ def fork_keeper(supervisor: int) -> KeeperLink:
 def _keep(supervisor: int, pipe: int) -> NoReturn:
     try:
         os.setpgid(0, 0)
+        name_process("corral-keeper")
         close_all_but(pipe)
         Keeper(supervisor, pipe).run()
     finally:

@@ -18,7 +18,7 @@ from typing import cast
 import trio
 
 from protocol.handshake import OUT_OF_MEMORY_EXIT_CODE
-from protocol.process_tree import become_subreaper, forbid_inspection, kill_strays
+from protocol.process_tree import become_subreaper, forbid_inspection, kill_strays, name_process
 from workers import kinds
 
 _ORPHANED_EXIT_CODE = 71
@@ -31,6 +31,7 @@ def run_worker(kind: str, channel_fd: int) -> None:
     _reset_signals()
     faulthandler.enable()  # where the interpreter itself is ended by a signal, its last words say where
     become_subreaper()
+    name_process("corral-worker")
     channel = socket.socket(fileno=channel_fd)
     channel.set_inheritable(False)
     _watch_lifeline(channel)

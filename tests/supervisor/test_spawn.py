@@ -167,7 +167,8 @@ async def test_how_a_worker_ended_and_what_it_said_last(
         worker.kill()
         worker.terminate()
         await worker.stream.aclose()
-        assert worker.pid not in process_table() or parent_of(worker.pid) != os.getpid()
+        left = process_table().get(worker.pid)  # its number may be a stranger's by now
+    assert left is None or left.parent != os.getpid()
 
 
 async def test_several_tasks_may_wait_for_one_end(mode: SpawnMode) -> None:
