@@ -31,9 +31,9 @@ from protocol.jsonrpc import (
 )
 from supervisor.acp_agent.connection import Connection
 from supervisor.acp_agent.core import messages
-from supervisor.acp_agent.core.messages import Message
 from supervisor.acp_agent.core.prompt_text import PromptRefused, prompt_text
 from supervisor.acp_agent.core.translation import Features
+from supervisor.acp_agent.core.updates import Message
 from supervisor.acp_agent.modes import MODE_OPTION
 from supervisor.acp_agent.refusal import Refusal, error_of
 from supervisor.acp_agent.session import ClientSession

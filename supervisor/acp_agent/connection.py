@@ -14,7 +14,7 @@ from protocol.jsonrpc import (
     request_line,
     result_line,
 )
-from supervisor.acp_agent.core.messages import SessionNotification, Update
+from supervisor.acp_agent.core.updates import SessionNotification, Update
 from supervisor.sinks.stdout_writer import StdoutWriter
 
 

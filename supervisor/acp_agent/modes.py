@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from protocol.agent_spec import TRUST_WIDTH, AgentSpec, Trust
-from supervisor.acp_agent.core.messages import ConfigOption, ConfigValue, Mode, ModeState
+from supervisor.acp_agent.core.updates import ConfigOption, ConfigValue, Mode, ModeState
 
 MODE_OPTION = "mode"
 """The id of the option; it and the session's mode are always the same."""

@@ -11,14 +11,9 @@ from protocol.content import ToolCall
 from protocol.jsonrpc import Response, decode
 from protocol.tool_names import SHELL_TOOL
 from supervisor.acp_agent.connection import Connection
-from supervisor.acp_agent.core.messages import (
-    PermissionKind,
-    PermissionOption,
-    PermissionRequest,
-    PermissionResponse,
-    ToolCallUpdate,
-)
+from supervisor.acp_agent.core.messages import PermissionKind, PermissionOption, PermissionRequest, PermissionResponse
 from supervisor.acp_agent.core.translation import Translator
+from supervisor.acp_agent.core.updates import ToolCallUpdate
 from supervisor.approval import Question
 
 _REFUSED = "denied: the person was asked and said no; ask what to do instead, or go another way"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 from functools import partial
 
 import msgspec
@@ -14,15 +15,15 @@ from protocol.jsonrpc import RequestId
 from supervisor import exit_codes
 from supervisor.acp_agent.client_sink import ClientSink
 from supervisor.acp_agent.connection import Connection
-from supervisor.acp_agent.core.messages import (
+from supervisor.acp_agent.core.prompt_turn import PromptTurns
+from supervisor.acp_agent.core.translation import Features, Translator
+from supervisor.acp_agent.core.updates import (
     ConfigOption,
     ConfigOptionUpdate,
     CurrentModeUpdate,
     ModeState,
     SessionInfoUpdate,
 )
-from supervisor.acp_agent.core.prompt_turn import PromptTurns
-from supervisor.acp_agent.core.translation import Features, Translator
 from supervisor.acp_agent.modes import config_options, mode_state, modes_for
 from supervisor.acp_agent.permissions import ClientApprover, Permissions
 from supervisor.config import OneShotSettings
@@ -169,7 +170,10 @@ class ClientSession:
         if ending is None:
             await self._store.end_run(exit_codes.COMPLETE).wait_quietly()
         else:
-            await self._conversation.close(ending, exit_codes.of_ending(ending))
+            # A turn that the client cancelled is listed as one that a person interrupted.
+            is_cancelled = ending.outcome == "cancelled"
+            code = exit_codes.of_signal(signal.SIGINT) if is_cancelled else exit_codes.of_ending(ending)
+            await self._conversation.close(ending, code)
         await trio.to_thread.run_sync(self._store.close)
 
     @property

@@ -13,13 +13,7 @@ import trio
 
 from protocol.jsonrpc import INVALID_PARAMS, INVALID_REQUEST
 from supervisor.acp_agent.connection import Connection
-from supervisor.acp_agent.core.messages import (
-    ListRequest,
-    ListResponse,
-    SessionInfo,
-    SessionPlace,
-    SessionReopen,
-)
+from supervisor.acp_agent.core.messages import ListRequest, ListResponse, SessionInfo, SessionPlace, SessionReopen
 from supervisor.acp_agent.core.translation import Features
 from supervisor.acp_agent.refusal import RESOURCE_NOT_FOUND, Refusal
 from supervisor.acp_agent.session import ClientSession

@@ -9,7 +9,8 @@ from collections.abc import Mapping
 
 import pytest
 
-from tests.stubs.acp_client import AcpClient, Json, acp_client
+from supervisor.store.folder import SessionLock
+from tests.stubs.acp_client import acp_client, opened, second_shell
 from tests.stubs.corral_run import Place
 from tests.stubs.model_server import ModelServer, ReceivedRequest, scripted
 from tests.stubs.process_table import descendants
@@ -34,12 +35,6 @@ from tests.stubs.replies import (
 
 CANCEL_SECONDS = 2.0
 WAIT = tool_call("wait", "Bash", {"command": "echo begun; sleep 1000 & sleep 1001"})
-
-
-def opened(client: AcpClient, place: Place, **capabilities: object) -> str:
-    """A session in the place's project."""
-    client.initialize(**capabilities)
-    return client.new(place.project)
 
 
 # -- a whole turn -----------------------------------------------------------------------------------------------------
@@ -240,8 +235,7 @@ def test_closing_a_session_cancels_its_turn_and_lets_the_session_go(place: Place
         assert client.response(turn)["result"] == {"stopReason": "cancelled"}
         assert client.error("session/close", sessionId=session)["code"] == -32002
         assert client.response(client.prompt(session))["error"]["code"] == -32002
-        listed = place.command("sessions", "list", "--json")
-        assert json.loads(listed.stdout)["state"] == "error", listed
+        assert json.loads(second_shell(place, "sessions", "list", "--json"))["state"] == "cancelled"
 
 
 # -- the end of the client --------------------------------------------------------------------------------------------
@@ -339,85 +333,31 @@ def test_only_a_whole_id_opens_a_session(place: Place) -> None:
             assert error["code"] == -32002, error
 
 
-# -- permission and modes ---------------------------------------------------------------------------------------------
+# -- other processes ---------------------------------------------------------------------------------------------------
 
 
-def asking(place: Place, choice: str | None, count: int = 1) -> tuple[list[Json], list[Json], str]:
-    """A turn in mode safe with ``count`` replies that write a file: requests, updates and the model's last results."""
-    asked: list[Json] = []
-
-    def answer(request: Json) -> Json:
-        asked.append(request["params"])
-        outcome = {"outcome": "cancelled"} if choice is None else {"outcome": "selected", "optionId": choice}
-        return {"outcome": outcome}
-
-    calls = [tool_call(f"c{n}", "Write", {"file_path": f"{n}.txt", "content": f"{n}\n"}) for n in range(count)]
-    with (
-        ModelServer(scripted([*calls, text("Done.")])) as server,
-        acp_client(place, server, "--trust", "safe") as client,
-    ):
-        client.answer = answer
+def test_a_second_shell_sees_the_turn_while_it_runs(place: Place) -> None:
+    with ModelServer(scripted([hang()])) as server, acp_client(place, server) as client:
         session = opened(client, place)
-        assert client.turn(session) == "end_turn"
-        return asked, client.updates(), server.chats[-1].results[-1]
-
-
-def test_in_mode_safe_a_change_waits_for_the_persons_yes(place: Place) -> None:
-    asked, updates, result = asking(place, "allow_once", count=2)
-    assert (place.project / "0.txt").read_text() == "0\n" and (place.project / "1.txt").exists()
-    assert len(asked) == 2 and "Created" in result
-    call = next(update for update in updates if update["sessionUpdate"] == "tool_call")
-    assert asked[0]["toolCall"]["toolCallId"] == call["toolCallId"]
-    assert asked[0]["toolCall"]["content"] == call["content"]
-    assert {option["kind"] for option in asked[0]["options"]} == {"allow_once", "allow_always", "reject_once"}
-
-
-def test_what_is_always_allowed_is_asked_once(place: Place) -> None:
-    asked, _, _ = asking(place, "allow_always", count=3)
-    assert len(asked) == 1
-    assert all((place.project / f"{n}.txt").exists() for n in range(3))
-
-
-@pytest.mark.parametrize("choice", ["reject_once", "something-else", None])
-def test_anything_but_a_yes_denies_the_call(place: Place, choice: str | None) -> None:
-    _, updates, result = asking(place, choice)
-    assert not (place.project / "0.txt").exists()
-    assert result.startswith("denied: ")
-    ends = [update for update in updates if update["sessionUpdate"] == "tool_call_update"]
-    assert [end["status"] for end in ends] == ["failed"]
-
-
-def test_a_turn_can_be_cancelled_while_the_person_is_asked(place: Place) -> None:
-    call = tool_call("1", "Bash", {"command": "touch ran"})
-    with (
-        ModelServer(scripted([call])) as server,
-        acp_client(place, server, "--trust", "safe") as client,
-    ):
-        client.answer = lambda _request: None
-        session = opened(client, place)
+        assert second_shell(place, "ps", "--json") == b""
         turn = client.prompt(session)
-        asked = client.wait_for(lambda message: message.get("method") == "session/request_permission")
+        server.wait_for_requests(1)
+        run = json.loads(second_shell(place, "ps", "--json"))
+        assert (run["session_id"], run["pid"]) == (session, client.process.pid)
         client.notify("session/cancel", sessionId=session)
-        assert client.response(turn, CANCEL_SECONDS)["result"] == {"stopReason": "cancelled"}
-        client.send({"jsonrpc": "2.0", "id": asked["id"], "result": {"outcome": {"outcome": "cancelled"}}})
-        assert client.turn(session) == "end_turn"
-    assert not (place.project / "ran").exists()
+        client.response(turn)
+        assert second_shell(place, "ps", "--json") == b""
 
 
-def test_a_mode_holds_from_the_next_prompt_on(place: Place) -> None:
-    write = {"file_path": "a.txt", "content": "a\n"}
-    replies = [tool_call("1", "Write", write), text("No."), tool_call("2", "Write", write), text("Yes.")]
-    with ModelServer(scripted(replies)) as server, acp_client(place, server) as client:
-        session = opened(client, place)
-        assert client.call("session/set_mode", sessionId=session, modeId="plan") == {}
-        assert client.of_kind("current_mode_update")[-1]["currentModeId"] == "plan"
-        client.turn(session)
-        assert not (place.project / "a.txt").exists()
-        options = client.call("session/set_config_option", sessionId=session, configId="mode", value="auto")
-        assert options["configOptions"][0]["currentValue"] == "auto"
-        client.turn(session)
-        assert (place.project / "a.txt").exists()
-        assert client.error("session/set_mode", sessionId=session, modeId="root")["code"] == -32602
+def test_a_session_that_is_open_elsewhere_can_not_be_loaded(place: Place) -> None:
+    session = stored_session(place)
+    lock = SessionLock(place.home / "state" / "corral" / "sessions" / session)
+    with ModelServer(scripted([])) as server, acp_client(place, server) as client:
+        client.initialize()
+        error = client.error("session/resume", sessionId=session, cwd=str(place.project))
+        assert error["code"] == -32603 and "in use" in error["message"]
+        lock.release()
+        client.call("session/resume", sessionId=session, cwd=str(place.project))
 
 
 # -- what goes wrong --------------------------------------------------------------------------------------------------

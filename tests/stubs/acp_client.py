@@ -213,6 +213,18 @@ class AcpClient:
         return code
 
 
+def second_shell(place: Place, *arguments: str) -> bytes:
+    """What a command says while the agent runs."""
+    command = [str(place.executable), *arguments]
+    return subprocess.run(command, env=place.environment(), capture_output=True, timeout=30, check=True).stdout
+
+
+def opened(client: AcpClient, place: Place, **capabilities: object) -> str:
+    """A session in the place's project."""
+    client.initialize(**capabilities)
+    return client.new(place.project)
+
+
 @contextlib.contextmanager
 def acp_client(
     place: Place, server: ModelServer | None, *flags: str, stderr: Path | None = None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from urllib.parse import unquote, urlsplit
 
-from supervisor.acp_agent.core.messages import (
+from supervisor.acp_agent.core.updates import (
     Audio,
     EmbeddedResource,
     Image,

@@ -12,7 +12,7 @@ import msgspec
 
 from protocol.records import TodoItem, TodoPriority, TodoStatus
 from protocol.tool_names import DELEGATING_TOOL, SHELL_TOOL
-from supervisor.acp_agent.core.messages import Diff, Location, PlanEntry, ToolContent, ToolKind
+from supervisor.acp_agent.core.updates import Diff, Location, PlanEntry, ToolContent, ToolKind
 from supervisor.terminal_text import printable
 
 LONGEST_TITLE = 200

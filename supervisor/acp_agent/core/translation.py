@@ -30,7 +30,8 @@ from protocol.records import (
     ToolOutputLine,
     Warn,
 )
-from supervisor.acp_agent.core.messages import (
+from supervisor.acp_agent.core.tool_calls import LONGEST_TITLE, ShownCall, plan_entries, plan_in, shown_call
+from supervisor.acp_agent.core.updates import (
     AgentMessageChunk,
     AgentThoughtChunk,
     CompactionStatus,
@@ -48,7 +49,6 @@ from supervisor.acp_agent.core.messages import (
     UsageUpdate,
     UserMessageChunk,
 )
-from supervisor.acp_agent.core.tool_calls import LONGEST_TITLE, ShownCall, plan_entries, plan_in, shown_call
 from supervisor.store.schema import MAIN_AGENT_ID as MAIN
 from supervisor.terminal_text import printable
 

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from supervisor.acp_agent.core.messages import (
+from supervisor.acp_agent.core.prompt_text import MAX_PROMPT_CHARACTERS, PromptRefused, prompt_text
+from supervisor.acp_agent.core.updates import (
     Audio,
     EmbeddedResource,
     Image,
@@ -13,7 +14,6 @@ from supervisor.acp_agent.core.messages import (
     ResourceLink,
     Text,
 )
-from supervisor.acp_agent.core.prompt_text import MAX_PROMPT_CHARACTERS, PromptRefused, prompt_text
 
 
 def test_blocks_are_joined_in_their_order() -> None:

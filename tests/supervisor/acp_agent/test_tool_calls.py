@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.tool_names import TOOL_EFFECTS
-from supervisor.acp_agent.core.messages import Diff, Location
 from supervisor.acp_agent.core.tool_calls import LONGEST_TITLE, shown_call
+from supervisor.acp_agent.core.updates import Diff, Location
 
 VALUES = (
     st.none() | st.booleans() | st.integers() | st.text() | st.lists(st.text()) | st.dictionaries(st.text(), st.text())
