@@ -14,7 +14,7 @@ import trio
 
 from protocol.content import Message, Outcome
 from protocol.frames import ChildResult, DownwardFrame, Finished, History, Prompt, Resume, SpawnRequest, Start
-from protocol.records import AgentCrashed, CrashCause, ToolCallResult, ToolCallStart
+from protocol.records import CrashCause, ToolCallResult, ToolCallStart
 from supervisor.agent_frames import AgentFrames, checked_arguments
 from supervisor.core.open_delegations import OpenDelegations
 from supervisor.core.restart import RestartIntensity
@@ -89,6 +89,11 @@ class AgentLife:
         self._nursery.start_soon(task, *args)
 
     @property
+    def _is_external(self) -> bool:
+        """Whether a program of somebody else's does the work: what it has done is lost with its process."""
+        return self.start.spec.acp is not None
+
+    @property
     def pid(self) -> int | None:
         """The process of the present worker."""
         return None if self.worker is None else self.worker.pid
@@ -120,7 +125,8 @@ class AgentLife:
             if end.cause is None or self._cancel_ending is not None:
                 break
             restart = self._next_restart(end.cause)
-            self._tell_of_crash(end, end.cause, restart)
+            name = self._run.tree[self.agent_id].agent_name
+            self._run.hub.publish(end.as_record(name, self.agent_id, restart), self.agent_id)
             if restart is None:
                 break
             self._run.tree.restart(self.agent_id)
@@ -135,7 +141,8 @@ class AgentLife:
         await self._run.admission.wait_for_memory(self.agent_id, lambda: self._cancel_ending is not None)
 
     async def _run_worker(self, assignment: Sequence[DownwardFrame]) -> WorkerEnd:
-        self.worker = worker = WorkerLife(self.frames.handle, self._run.hub.room, self._run.settings.worker_times)
+        times, kind = self._run.settings.worker_times, "acp" if self._is_external else "agent"
+        self.worker = worker = WorkerLife(self.frames.handle, self._run.hub.room, times, kind)
         self._run.tree.set_state(self.agent_id, "running")
         if any(child.is_live for child in self._run.tree.children(self.agent_id)):
             # A restarted agent waits for its children first: it must not hold the place that one of them needs.
@@ -155,7 +162,7 @@ class AgentLife:
         under_way = self._run.grants.leave(self.agent_id)
         self._run.count_uncertain(self.agent_id, under_way)
         settings = self._run.settings
-        if not settings.restart or (self.start.is_main and not settings.restart_main):
+        if not settings.restart or (self.start.is_main and not settings.restart_main) or self._is_external:
             return None
         return self._restarts.next(trio.current_time(), cause, self.frames.commits)
 
@@ -197,7 +204,7 @@ class AgentLife:
             return end.finished
         if self._cancel_ending is not None:
             return self._cancel_ending
-        return Finished(outcome="crashed", code="agent_crashed", message=_in_words(end))
+        return Finished(outcome="crashed", code="agent_crashed", message=end.in_words())
 
     async def _conclude(self) -> None:
         """End the children, answer the open calls, write the terminal event."""
@@ -220,18 +227,6 @@ class AgentLife:
         record = ToolCallResult(id=call_id, name=name, outcome=outcome, output=output, elapsed_ms=0)
         self._run.hub.publish(record, self.agent_id)
 
-    def _tell_of_crash(self, end: WorkerEnd, cause: CrashCause, restart: int | None) -> None:
-        record = AgentCrashed(
-            agent_name=self._run.tree[self.agent_id].agent_name,
-            agent_id=self.agent_id,
-            cause=cause,
-            restart=restart,
-            signal=end.status.signal if end.status else None,
-            exit_code=end.status.code if end.status else None,
-            detail=end.detail,
-        )
-        self._run.hub.publish(record, self.agent_id)
-
     @property
     def elapsed_ms(self) -> int:
         """Time since the agent was asked for, up to its end."""
@@ -240,14 +235,3 @@ class AgentLife:
 
 def _as_history(message: Message) -> DownwardFrame:
     return History(message=message)
-
-
-def _in_words(end: WorkerEnd) -> str:
-    """One line: a report of where the interpreter was is for `AgentCrashed` alone."""
-    detail = end.detail.partition("\n")[0]
-    if end.status is None:
-        return detail
-    if end.cause in ("signal", "exited_early"):
-        how = f"signal {end.status.signal}" if end.status.signal is not None else f"exit code {end.status.code}"
-        return f"its process ended early with {how}{': ' if detail else ''}{detail}"
-    return f"its process had to be given up ({end.cause}): {detail}"

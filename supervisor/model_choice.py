@@ -28,6 +28,8 @@ from supervisor.provider_table import (
 )
 
 SCRIPTED_MODEL = "scripted"
+EXTERNAL = "acp"
+"""The provider of an external agent, which calls a model of its own; its model has the agent's name."""
 SMALL_WINDOW = 16_000
 """Tokens below which the system prompt, the tools and a few files leave no room to work."""
 
@@ -65,7 +67,10 @@ def choose_model(
     Without a provider's name, ``--script`` means the scripted one, ``--base-url`` an OpenAI-compatible one; else the
     one key variable that is set decides, else the first server of the table that answers on this machine. A server is
     asked for its only model where none is named. Without ``servers`` nobody is asked. Raises `ModelUnavailable`.
+    An external agent needs none of it.
     """
+    if spec.acp is not None:
+        return _of_external(spec)
     entry, server = _choose_provider(flags, spec, environ, providers, servers)
     if flags.script is not None and entry.adapter != SCRIPTED:
         raise ModelUnavailable(f"--script belongs to --provider scripted, not to {entry.name}")
@@ -133,8 +138,10 @@ def for_agent(
     """The model of a sub-agent: its parent's, with what its own file says put over it.
 
     A file that names another provider gets that one's default address and key and must name a model too. Under the
-    scripted model everything stays scripted: a trial run calls nobody. Raises `ModelUnavailable`.
+    scripted model everything of ours stays scripted: a trial run calls nobody. Raises `ModelUnavailable`.
     """
+    if spec.acp is not None:
+        return _of_external(spec)
     changes = msgspec.structs.replace(
         parent,
         max_tokens=parent.max_tokens if spec.max_tokens is None else spec.max_tokens,
@@ -151,6 +158,11 @@ def for_agent(
     entry = providers.find(parent.provider) or ProviderEntry(name=parent.provider)
     window = spec.max_context_tokens or _window(entry, parent.base_url, spec.model)
     return msgspec.structs.replace(changes, model=spec.model, context_window=window)
+
+
+def _of_external(spec: AgentSpec) -> ModelSettings:
+    """No address and no key of ours: how large its context is it tells itself."""
+    return ModelSettings(provider=EXTERNAL, adapter=EXTERNAL, model=spec.name)
 
 
 def _on_other_provider(

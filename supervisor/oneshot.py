@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Generator
 from contextlib import contextmanager
 from functools import partial
 
@@ -152,7 +152,7 @@ def _activity_shown(settings: OneShotSettings) -> ActivityReader | None:
 
 
 @contextmanager
-def _signal_receiver() -> Iterator[AsyncIterator[int]]:
+def _signal_receiver() -> Generator[AsyncIterator[int], None, None]:
     """The signals that end a run. A SIGHUP that is ignored (nohup) stays ignored."""
     numbers = [signal.SIGINT, signal.SIGTERM]
     if signal.getsignal(signal.SIGHUP) is not signal.SIG_IGN:

@@ -16,7 +16,7 @@ from protocol.errors import FrameCutOff, ProtocolError
 from protocol.frame_stream import FrameStream
 from protocol.frames import Cancel, DownwardFrame, Finished, Heartbeat, UpwardFrame
 from protocol.handshake import OUT_OF_MEMORY_EXIT_CODE, check_ready
-from protocol.records import CrashCause
+from protocol.records import AgentCrashed, CrashCause
 from supervisor.core.hearing import Hearing
 from supervisor.core.worker_times import WorkerTimes
 from supervisor.spawn import ExitStatus, Spawner, WorkerProcess
@@ -35,13 +35,43 @@ class WorkerEnd(msgspec.Struct, frozen=True, kw_only=True):
     status: ExitStatus | None = None
     detail: str = ""
 
+    def as_record(self, agent_name: str, agent_id: str, restart: int | None) -> AgentCrashed:
+        """The line that tells of a death; ``restart`` as it says."""
+        assert self.cause is not None, "it did not die"
+        return AgentCrashed(
+            agent_name=agent_name,
+            agent_id=agent_id,
+            cause=self.cause,
+            restart=restart,
+            signal=self.status.signal if self.status else None,
+            exit_code=self.status.code if self.status else None,
+            detail=self.detail,
+        )
+
+    def in_words(self) -> str:
+        """One line: a report of where the interpreter was is for `AgentCrashed` alone."""
+        detail = self.detail.partition("\n")[0]
+        if self.status is None:
+            return detail
+        if self.cause in ("signal", "exited_early"):
+            signal, code = self.status.signal, self.status.code
+            how = f"signal {signal}" if signal is not None else f"exit code {code}"
+            return f"its process ended early with {how}{': ' if detail else ''}{detail}"
+        return f"its process had to be given up ({self.cause}): {detail}"
+
 
 class WorkerLife:
     """Runs one worker process. ``handle`` takes each frame of it, in order, and may raise `ProtocolError`."""
 
     def __init__(
-        self, handle: Callable[[UpwardFrame], None], room: Callable[[], Awaitable[None]], times: WorkerTimes
+        self,
+        handle: Callable[[UpwardFrame], None],
+        room: Callable[[], Awaitable[None]],
+        times: WorkerTimes,
+        kind: str = "agent",
     ) -> None:
+        """``kind`` is a key of the table of kinds of worker."""
+        self._kind = kind
         self._handle = handle
         self._room = room
         self._times = times
@@ -89,7 +119,7 @@ class WorkerLife:
         """Start a worker, give it ``assignment``, see it to its end. Never raises for what a worker does."""
         try:
             with self._starting:
-                self._process = await spawner.spawn("agent")
+                self._process = await spawner.spawn(self._kind)
         except OSError as error:
             return WorkerEnd(cause="spawn_failed", detail=f"its process could not be started: {error.strerror}")
         process = self._process

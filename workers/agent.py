@@ -28,7 +28,7 @@ from protocol.frames import (
     Ready,
 )
 from protocol.records import TextDelta, ThinkingDelta, ToolOutputLine
-from protocol.tool_names import DELEGATING_TOOL
+from protocol.tool_names import DELEGATING_TOOL, ToolEffect
 from workers import ceilings
 from workers.assignment import Assignment, receive_assignment
 from workers.core.effects import CallModel, Effect, RunTool, Send, TakeUp, Wait
@@ -74,7 +74,7 @@ class AgentShell:
         start, resume = assignment.start, assignment.resume
         self._channel = channel
         self._tools = {name: TOOLS_BY_NAME[name] for name in start.tools}
-        effects = {name: tool.effect for name, tool in self._tools.items()}
+        effects: dict[str, ToolEffect] = {name: tool.effect for name, tool in self._tools.items()}
         self._turn = Turn(start, self._describe_tools(start.agents), effects, Transcript(assignment.history))
         begin, resumed = self._turn.begin, self._turn.resume
         self._first = partial(begin, assignment.prompt) if resume is None else partial(resumed, resume)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import resource
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import contextmanager
 
 from protocol.agent_spec import Ceilings
@@ -27,7 +27,7 @@ def apply(ceilings: Ceilings) -> None:
 
 
 @contextmanager
-def memory_lifted() -> Iterator[None]:
+def memory_lifted() -> Generator[None, None, None]:
     """While a tool is started the address space is not bounded: Node and Go reserve far more than they use."""
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     if soft == hard:

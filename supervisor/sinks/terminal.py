@@ -19,8 +19,10 @@ _STYLES: dict[Tone, str] = {"step": "", "agent": "bold", "trouble": "yellow", "d
 
 def line_writer(stream: TextIO | None = None) -> Callable[[Activity], None]:
     """A function that writes a step as one line on ``stream``, by default stderr; a closed one is no error."""
-    stream = stream or sys.stderr
-    return _coloured(stream) if stream.isatty() else _plain(stream)
+    target = sys.stderr if stream is None else stream
+    if target is None:  # closed before we began
+        return lambda _activity: None
+    return _coloured(target) if target.isatty() else _plain(target)
 
 
 def _plain(stream: TextIO) -> Callable[[Activity], None]:

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 
 import pytest
@@ -16,7 +16,7 @@ from protocol.records import Info, TextDelta
 
 
 @asynccontextmanager
-async def a_channel() -> AsyncIterator[tuple[FrameStream[UpwardFrame], FrameStream[DownwardFrame]]]:
+async def a_channel() -> AsyncGenerator[tuple[FrameStream[UpwardFrame], FrameStream[DownwardFrame]], None]:
     """The supervisor's and the worker's end, both with a running writer."""
     ours, theirs = trio.socket.socketpair()
     supervisor: FrameStream[UpwardFrame] = FrameStream(trio.SocketStream(ours), upward_decoder)
