@@ -15,16 +15,28 @@ TRUST_WIDTH: dict[Trust, int] = {"plan": 0, "safe": 1, "auto": 2}
 ReasoningEffort: TypeAlias = Literal["none", "minimal", "low", "medium", "high", "xhigh"]
 
 
+class ExternalCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A program of somebody else's that is the agent, and speaks the Agent Client Protocol on its standard streams.
+
+    ``command`` is found by way of PATH or is a whole path; ``env`` is set on top of what the program inherits.
+    """
+
+    command: str
+    args: tuple[str, ...] = ()
+    env: dict[str, str] = {}  # msgspec copies it for each
+
+
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An agent as its file, or the table of the built-in ones, describes it.
 
     ``allowed_tools`` empty means all; ``disallowed_tools`` is taken off afterwards. ``max_iterations`` is the cap of
     model calls in one turn, ``max_tokens`` that of one reply's tokens, ``max_context_tokens`` the context window to
-    assume. What is None comes from the run. Source: the v1 wire contract, "Agents".
+    assume. What is None comes from the run. With ``acp`` it is an external agent, which has its own model and tools.
+    Source: the v1 wire contract, "Agents".
     """
 
     name: str
-    system_prompt: str
+    system_prompt: str = ""
     description: str = ""
     allowed_tools: tuple[str, ...] = ()
     disallowed_tools: tuple[str, ...] = ()
@@ -36,6 +48,7 @@ class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     temperature: float | None = None
     reasoning_effort: ReasoningEffort | None = None
     trust: Trust | None = None
+    acp: ExternalCommand | None = None
 
 
 class Ceilings(msgspec.Struct, frozen=True, kw_only=True):

@@ -139,7 +139,8 @@ def _read_all_but_prompt(person: PersonalValues, environ: Mapping[str, str], ser
     plain = read_plain_settings(values)
     flags = _read_model_flags(values)
     agent_name = values.text("agent") or DEFAULT_AGENT
-    catalog = load_agents(project_root, config_folder(environ), providers)
+    project_is_trusted = values.switch("trust-project") or _is_trusted(project_root, environ)
+    catalog = load_agents(project_root, config_folder(environ), providers, project_is_trusted=project_is_trusted)
     instructions, notes = read_instructions(project_root)
     if instructions:
         catalog = catalog.with_instructions(instructions)
@@ -152,7 +153,7 @@ def _read_all_but_prompt(person: PersonalValues, environ: Mapping[str, str], ser
         **msgspec.structs.asdict(plain),
         prompt="",
         project_root=project_root,
-        project_is_trusted=values.switch("trust-project") or _is_trusted(project_root, environ),
+        project_is_trusted=project_is_trusted,
         state_folder=state_folder(environ),
         session_id=session_id,
         agent_name=agent_name,

@@ -12,6 +12,7 @@ WorkerEntry: TypeAlias = Callable[[trio.SocketStream], Awaitable[None]]
 """Runs until the work is done or the stream ends; then the process exits."""
 
 KINDS: dict[str, str] = {
+    "acp": "workers.acp.worker:run_external_agent",
     "agent": "workers.agent:run_agent",
     "command": "workers.command:run_command",
 }

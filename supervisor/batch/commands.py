@@ -14,6 +14,9 @@ from protocol.errors import ProtocolError
 from protocol.frame_stream import FrameStream
 from supervisor.spawn import Spawner
 
+END_SECONDS = 1.0
+"""What a worker has to end its command when it is cancelled, before it is killed itself."""
+
 _WORDS_FOR_NO_ROOM = (b"No space left on device", b"Disk quota exceeded", b"Too many open files")
 _NO_ROOM = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EMFILE, errno.ENFILE})
 
@@ -44,12 +47,12 @@ class Commands:
                 except ProtocolError:
                     answers = []
                 nursery.cancel_scope.cancel()
-        except BaseException:
-            process.kill()
-            raise
         finally:
             with trio.CancelScope(shield=True):
-                await channel.aclose()
+                await channel.aclose()  # its lifeline: a worker that has not finished ends what it started
+                with trio.move_on_after(END_SECONDS):
+                    await process.wait()
+                process.kill()
                 await process.wait()
         return answers[0] if answers else CommandEnded(exit_code=-9, stderr=b"its process was killed")
 

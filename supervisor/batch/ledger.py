@@ -136,6 +136,12 @@ class Ledger:
         """What every write fails with since the first one did."""
         return self._writer.failure
 
+    def explain(self, failure: StorageFailed) -> str:
+        """``failure`` of a write in a sentence that says what to do."""
+        if failure.code == "storage_full":
+            return f"{self._path} can't grow, the disk is full: make room and start the batch again"
+        return f"{self._path} can't be written; start the batch again once that is mended ({failure})"
+
     def close(self) -> None:
         """Write what is queued and close the file. Blocks; never raises; may be repeated."""
         self._writer.close()

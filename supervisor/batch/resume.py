@@ -24,14 +24,11 @@ NAMED_AT_MOST = 10
 class Resumption(msgspec.Struct, frozen=True, kw_only=True):
     """How a run takes the batch up.
 
-    ``writes`` bring the ledger up to date. ``todo`` are the jobs without a verdict, by id; ``lost`` are the attempts
-    whose runner died, ``given_up`` the jobs among ``todo`` that were lost too often and get their verdict now.
-    ``dropped`` are those whose verdict was dropped, ``orphaned`` jobs that are not in the file any more.
+    ``writes`` bring the ledger up to date. ``lost`` are the attempts whose runner died, ``given_up`` the jobs that were
+    lost too often and get their verdict now, ``orphaned`` those that are not in the file any more.
     """
 
     writes: tuple[Write, ...]
-    todo: dict[str, PlannedJob]
-    dropped: frozenset[str] = frozenset()
     lost: tuple[StoredAttempt, ...] = ()
     given_up: tuple[str, ...] = ()
     orphaned: tuple[str, ...] = ()
@@ -82,7 +79,7 @@ def take_up(
     if state is None:
         if rerun:
             raise WrongUsage("there is no verdict yet that --rerun could drop")
-        return Resumption(writes=tuple(map(_put, jobs)), todo={job.id: job for job in jobs})
+        return Resumption(writes=tuple(map(_put, jobs)))
     changed = changed_jobs(jobs, state)
     refuse_changes(changed, file, on_changed, state)
     dropped = dropped_verdicts(rerun, state)
@@ -92,13 +89,10 @@ def take_up(
     writes: list[Write] = [_put(job) for job in jobs if job.id not in kept]
     for job_id in sorted(dropped):
         writes += schema.drop_verdict(job_id)
-    todo = {job.id: job for job in jobs if job.id not in state.results or job.id in dropped}
-    lost, given_up, put_back = _losses(state, dropped, todo)
     present = {job.id for job in jobs}
+    lost, given_up, put_back = _losses(state, dropped, present)
     return Resumption(
         writes=(*writes, *put_back),
-        todo=todo,
-        dropped=frozenset(dropped),
         lost=lost,
         given_up=given_up,
         orphaned=tuple(job_id for job_id in state.jobs if job_id not in present),
@@ -106,7 +100,7 @@ def take_up(
 
 
 def _losses(
-    state: LedgerState, dropped: Collection[str], todo: Collection[str]
+    state: LedgerState, dropped: Collection[str], present: Collection[str]
 ) -> tuple[tuple[StoredAttempt, ...], tuple[str, ...], list[Write]]:
     """The attempts whose runner died, the jobs that were lost too often, and what is written of both."""
     lost = tuple(each for attempts in state.attempts.values() for each in attempts if each.outcome is None)
@@ -116,25 +110,22 @@ def _losses(
         stored = state.jobs[attempt.job_id]
         losses = 1 if stored.id in dropped else stored.lost_count + 1
         writes.append(schema.put_back(stored.id, stored.retries_used, losses, None))
-        if losses >= LOSSES_FOR_A_VERDICT and stored.id in todo:
+        if losses >= LOSSES_FOR_A_VERDICT and stored.id in present:
             given_up.append(stored.id)
     return lost, tuple(given_up), writes
 
 
-def scheduled(job: PlannedJob, state: LedgerState | None, *, is_anew: bool) -> ScheduledJob:
-    """The job as the schedule takes it. ``is_anew``: its verdict was dropped, and with it the retries that it had."""
-    stored = state.jobs.get(job.id) if state is not None else None
-    attempts = state.attempts.get(job.id, ()) if state is not None else ()
-    goes_on = stored is not None and not is_anew
-    not_before = stored.not_before if stored is not None and goes_on else None
+def scheduled(job: PlannedJob, state: LedgerState) -> ScheduledJob:
+    """The job as the schedule takes it; ``state`` is the ledger once it was brought up to date."""
+    stored = state.jobs[job.id]
     return ScheduledJob(
         id=job.id,
         index=job.line.index,
         priority=job.line.priority,
         retries=job.retries,
-        retries_used=stored.retries_used if stored is not None and goes_on else 0,
-        attempts=max((attempt.n for attempt in attempts), default=0),
-        delay=max(0.0, not_before - time.time()) if not_before is not None else 0.0,
+        retries_used=stored.retries_used,
+        attempts=max((attempt.n for attempt in state.attempts.get(job.id, ())), default=0),
+        delay=max(0.0, stored.not_before - time.time()) if stored.not_before is not None else 0.0,
         lane=job.lane,
     )
 

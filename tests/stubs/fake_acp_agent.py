@@ -21,7 +21,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
-Message = dict[str, Any]  # type: ignore[explicit-any, unused-ignore]  # JSON as it comes
+Message = dict[str, Any]
 SESSION = "session-of-the-fake"
 IGNORES_SIGTERM = (
     "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
@@ -83,7 +83,7 @@ def next_prompt() -> tuple[Message, str]:
     return request, "".join(block.get("text", "") for block in request["params"]["prompt"])
 
 
-def start_child(*arguments: str, **options: Any) -> None:  # type: ignore[explicit-any, unused-ignore]  # Popen's own
+def start_child(*arguments: str, **options: Any) -> None:
     """A child that says a line once it is as it should be."""
     child = subprocess.Popen([sys.executable, *arguments], stdout=subprocess.PIPE, **options)
     assert child.stdout is not None

@@ -6,13 +6,12 @@ Source: the batch contract, "Retry classes".
 from __future__ import annotations
 
 import errno
-from typing import cast
 
 import msgspec
 
 from protocol.frames import Finished
 from protocol.records import AgentCrashed, CrashCause
-from supervisor.batch.core.words import Outcome, RetryClass, Status
+from supervisor.batch.core.words import STATUSES, Outcome, RetryClass, Status
 
 LOSSES_FOR_A_VERDICT = 3
 """A job that takes its runner down with it must not do so for ever."""
@@ -30,6 +29,8 @@ _CRASH_REASONS: dict[CrashCause, str] = {
     "channel_closed": "channel_closed",
     "protocol_error": "broken_wire",
 }
+_STATUS: dict[Outcome, Status] = {status: status for status in STATUSES}
+"""Outcomes that are verdicts; the others are never the job's own doing."""
 _RETRY_CLASS: dict[Outcome, RetryClass] = {
     "crashed": "crashed",
     "transient": "transient",
@@ -112,14 +113,15 @@ def what_follows(
     end: AttemptEnd, *, retries_left: int, retries_used: int, retry_on: frozenset[RetryClass]
 ) -> Verdict | Again:
     """What becomes of the job. A verdict comes only from the job: what the runner stopped is tried again."""
+    if end.out_of_room:
+        return Again(delay=0.0, retry=None)
     kind = _RETRY_CLASS.get(end.outcome)
     if kind is not None and kind in retry_on and retries_left > 0:
         return Again(delay=backoff(retries_used), retry=kind)
-    if end.outcome in ("throttle", "provider", "lost", "cancelled"):
-        return Again(delay=0.0, retry=None)
     if end.outcome in ("transient", "setup"):
         return Verdict(status="crashed", reason=end.outcome)
-    return Verdict(status=cast("Status", end.outcome), reason=end.reason)
+    status = _STATUS.get(end.outcome)
+    return Again(delay=0.0, retry=None) if status is None else Verdict(status=status, reason=end.reason)
 
 
 def backoff(failures: int) -> float:

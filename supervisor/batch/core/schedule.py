@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import heapq
 import math
+from collections.abc import Iterable
 
 import msgspec
 
@@ -54,22 +55,10 @@ class _State:
 
 
 class Schedule:
-    """The jobs that have no verdict yet, and the slots that they run in."""
+    """The jobs that have no verdict yet."""
 
-    def __init__(
-        self,
-        jobs: list[ScheduledJob],
-        *,
-        slots: int,
-        least: int,
-        retry_on: frozenset[RetryClass],
-        started_at: float,
-    ) -> None:
-        """At most ``slots`` jobs run at once; ``least`` may always run, whatever is short. Raises ValueError."""
-        if not 1 <= least <= slots:
-            raise ValueError(f"{least} to {slots} slots can't be")
-        self._slots = slots
-        self._least = least
+    def __init__(self, jobs: Iterable[ScheduledJob], *, retry_on: frozenset[RetryClass], started_at: float) -> None:
+        """``started_at`` is the time from which the jobs' delays count."""
         self._retry_on = retry_on
         self._states = {job.id: _State(job) for job in jobs}
         self._ready: list[tuple[tuple[float, int], str]] = []
@@ -78,9 +67,11 @@ class Schedule:
         """By lane: jobs that wait for another one to leave it."""
         self._taken_lanes: set[str] = set()
         self._running: dict[str, None] = {}
+        self._retries: dict[str, int] = {}
+        """Of jobs that have their verdict."""
         self.halt: Halt | None = None
-        for job in jobs:
-            self._wait(job.id, started_at + job.delay)
+        for state in self._states.values():
+            self._wait(state.job.id, started_at + state.job.delay)
 
     @property
     def running(self) -> tuple[str, ...]:
@@ -97,13 +88,12 @@ class Schedule:
         """Nothing runs, and nothing will start."""
         return not self._running and (self.halt is not None or not self._states)
 
-    def start_next(self, now: float, *, is_short: bool = False) -> tuple[str, int] | None:
+    def start_next(self, now: float, *, slots: int) -> tuple[str, int] | None:
         """The job to start now and the number of its attempt, None: none. It is running from then on.
 
-        ``is_short`` says that memory is short, or that those which run wait for their turn at the model already: then
-        only so many jobs are started as may always run.
+        ``slots`` is how many jobs may run at once, as things are now.
         """
-        if self.halt is not None or len(self._running) >= (self._least if is_short else self._slots):
+        if self.halt is not None or len(self._running) >= slots:
             return None
         self._wake(now)
         while self._ready:
@@ -132,6 +122,7 @@ class Schedule:
             retry_on=self._retry_on,
         )
         if isinstance(follows, Verdict):
+            self._retries[job_id] = state.retries_used
             del self._states[job_id]
             return follows
         if follows.retry is not None:
@@ -143,8 +134,9 @@ class Schedule:
         return follows
 
     def retries_used(self, job_id: str) -> int:
-        """How many extra attempts a job without a verdict has had."""
-        return self._states[job_id].retries_used
+        """How many extra attempts a job has had, by its own fault."""
+        state = self._states.get(job_id)
+        return self._retries[job_id] if state is None else state.retries_used
 
     def stop(self, when: HaltWhen, reason: HaltReason) -> bool:
         """Start nothing any more; True if that is news. What is over at once stays so, but the first reason counts."""

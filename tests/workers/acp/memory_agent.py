@@ -18,7 +18,10 @@ SESSION = "memory-session"
 
 
 class MemoryAgent:
-    """The agent's side of the streams, and the process as the runner sees it (a `StdioProcess`)."""
+    """The agent's side of the streams, and the process as the runner sees it (a `StdioProcess`).
+
+    ``messages`` are those that came from the runner, ``sent`` those that went to it.
+    """
 
     def __init__(self, *, lockstep: bool = False) -> None:
         pair = trio.testing.lockstep_stream_one_way_pair if lockstep else trio.testing.memory_stream_one_way_pair
@@ -32,6 +35,7 @@ class MemoryAgent:
         self._exited = trio.Event()
         self._exit_code = 0
         self.messages: list[Message] = []
+        self.sent: list[Message] = []
         self.signals: list[str] = []
         self.ends_on_signal = True
 
@@ -79,7 +83,8 @@ class MemoryAgent:
             await trio.sleep_forever()
 
     async def send(self, message: Message) -> None:
-        await self.write(json.dumps({"jsonrpc": "2.0", **message}).encode() + b"\n")
+        self.sent.append({"jsonrpc": "2.0", **message})
+        await self.write(json.dumps(self.sent[-1]).encode() + b"\n")
 
     async def receive(self) -> Message:
         """The next message from the runner; at the end of the input the agent waits for ever."""

@@ -404,3 +404,18 @@ async def test_an_agent_that_closes_its_input_before_the_prompt_can_not_answer_i
 
     with pytest.raises(AcpProtocolError, match="closed its input"):
         await run_with(script, agent=agent)
+
+
+async def test_an_agent_that_has_answered_may_exit_by_itself_before_it_is_asked_to(
+    autojump_clock: MockClock,
+) -> None:
+    signals: list[str] = []
+
+    async def script(agent: MemoryAgent) -> None:
+        await agent.end_prompt(await agent.open_prompt())
+        await trio.sleep(0.05)
+        signals.extend(agent.signals)
+        await agent.leave(0)
+
+    assert (await run_with(script)).duration == pytest.approx(0.05)
+    assert signals == []
