@@ -110,7 +110,7 @@ examples:
   git diff | corral "Review this change" --agent explore
   corral "Explain @src/main.py" --output-format json
 
-commands: corral sessions | config | trust | ps | tail | kill, each with --help
+commands: corral batch | acp | sessions | config | trust | ps | tail | kill, each with --help
 
 exit codes: 0 complete, 1 error, 2 wrong usage, 3 a limit was reached, 4 session in use, 5 storage failed,
 75 model unreachable (try again later), 129/130/143 a signal, 141 standard output closed

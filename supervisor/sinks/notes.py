@@ -117,6 +117,8 @@ def _compaction(record: Compaction) -> str | None:
         if record.trigger == "overflow":
             why = "the prompt is too long for the model"
         return f"{why}: summing up the history"
+    if record.status == "skipped":
+        return "the history is too short to be summed up"
     return f"the history could not be summed up: {record.detail}" if record.status == "failed" else None
 
 
