@@ -148,7 +148,7 @@ class AgentLife:
             # A restarted agent waits for its children first: it must not hold the place that one of them needs.
             self._run.wait_for_children(self.agent_id)
         try:
-            return self._without_key(await worker.run(self._run.spawner, assignment))
+            return self._without_key(await self._run.cgroups.run_worker(worker, self._run.spawner, assignment))
         finally:
             self.worker = None
 

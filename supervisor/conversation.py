@@ -94,6 +94,7 @@ class Conversation:
         async with trio.open_nursery() as nursery:
             self._run = run = Run(self._settings, self._store, self._hub, self._spawner, nursery, self._run)
             nursery.start_soon(run.grants.run_clock)
+            nursery.start_soon(run.cgroups.keep)
             life = run.start_main(prompt)
             await begun(run)
             await life.ended.wait()

@@ -83,7 +83,7 @@ ONE_SHOT_FLAGS: dict[str, tuple[Flag, ...]] = {
         Flag("spawn", "MODE", "how they start: fork, fresh (each by exec) or auto (default: fork where it is safe)"),
         Flag("pass-env", "NAMES", "variables that commands get besides PATH, HOME and the like; commas between"),
         Flag("no-restart", "", "an agent whose process died is given up at once"),
-        Flag("agent-memory", "SIZE", "address space of one agent's process, its tools not counted"),
+        Flag("agent-memory", "SIZE", "memory of one agent: its process, and its tools too where a cgroup can be had"),
         Flag("agent-cpu-seconds", "S", "processor time of each process of an agent"),
         Flag("agent-open-files", "N", "open files of each process of an agent"),
         Flag("agent-file-size", "SIZE", "of each file that an agent or its tools write"),

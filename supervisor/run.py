@@ -17,6 +17,7 @@ from supervisor.admission import Admission
 from supervisor.agent_life import AgentLife, Assignment
 from supervisor.agents import narrower_trust
 from supervisor.approval import Approver, NobodyThere
+from supervisor.cgroups import RunCgroups
 from supervisor.config import OneShotSettings
 from supervisor.core.agent_tree import AgentTree
 from supervisor.core.child_report import child_report
@@ -59,6 +60,7 @@ class Run:
         )
         self.grants = GrantGate(settings.limits)
         self.admission = Admission(settings.memory, hub, self._memory_in_use)
+        self.cgroups = RunCgroups(settings.ceilings.memory_bytes, settings.memory.tree)
         self.uncertain_calls: int = before.uncertain_calls if before else store.uncertain_calls()
         self.approver: Approver = NobodyThere()
         self.lives: dict[str, AgentLife] = {}

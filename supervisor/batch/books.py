@@ -134,7 +134,9 @@ class Books:
         )
 
     def beat(self, snapshot: Snapshot) -> None:
-        """Tell where the batch stands."""
+        """Tell where the batch stands; not any more once it has ended, while the last lines wait for their reader."""
+        if self._has_last_summary:
+            return
         self.progress.heartbeat(snapshot)
         eta = snapshot.eta_seconds
         self.output.emit(
