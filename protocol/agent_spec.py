@@ -55,8 +55,8 @@ class Ceilings(msgspec.Struct, frozen=True, kw_only=True):
     """What one agent may take of the machine; None: no ceiling.
 
     ``memory_bytes`` bounds the address space of the worker itself, not of the tools it starts: many runtimes reserve
-    far more than they use; where the supervisor can have a cgroup it bounds the memory of both. The others hold for its tools too: ``cpu_seconds`` and ``open_files`` for each process,
-    ``file_bytes`` for each file that is written.
+    far more than they use. Where the supervisor can have a cgroup it bounds the memory of both. The others hold for
+    its tools too: ``cpu_seconds`` and ``open_files`` for each process, ``file_bytes`` for each file that is written.
     """
 
     memory_bytes: int | None = None

@@ -27,7 +27,15 @@ from supervisor.provider_table import OPENAI_COMPATIBLE, PROVIDERS
 
 ROOT = Path(__file__).resolve().parents[2]
 COMMAND = Path(sys.executable).with_name("corral")
-DOCUMENTS = ("README.md", "ARCHITECTURE.md", "CHANGELOG.md", "docs/scripted-model.md", "docs/first-use.md", "docs/tools.md", "docs/batch.md")
+DOCUMENTS = (
+    "README.md",
+    "ARCHITECTURE.md",
+    "CHANGELOG.md",
+    "docs/batch.md",
+    "docs/first-use.md",
+    "docs/scripted-model.md",
+    "docs/tools.md",
+)
 SECONDS = 60.0
 
 FLAG = re.compile(r"(?<![\w-])--[a-z][a-z-]*\b")
