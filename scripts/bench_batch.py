@@ -5,7 +5,7 @@ GNU parallel where there is one, else with xargs, so many at once; each of these
 once. Both are measured in turn in each round; what is printed are medians. Neither machine nor load is told apart: the
 ratio is what lasts.
 
-    python -m scripts.bench_batch [--jobs N] [--slots N] [--rounds N]      exit 1 where a job does not end well
+    python -m scripts.bench_batch [--quick] [--jobs N] [--slots N] [--rounds N]     exit 1 where a job does not end well
 """
 
 from __future__ import annotations
@@ -134,7 +134,10 @@ def main() -> int:
     parser.add_argument("--jobs", type=int, default=48, metavar="N", help="jobs of a round (48)")
     parser.add_argument("--slots", type=int, default=8, metavar="N", help="jobs at once (8)")
     parser.add_argument("--rounds", type=int, default=3, metavar="N", help="rounds to take the medians of (3)")
+    parser.add_argument("--quick", action="store_true", help="one round of half as many jobs")
     options = parser.parse_args()
+    if options.quick:
+        options.rounds, options.jobs = 1, max(1, options.jobs // 2)
     batch: list[float] = []
     single: list[float] = []
     try:

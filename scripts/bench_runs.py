@@ -5,7 +5,7 @@ and runs whose model makes tool calls, one a reply; so a machine that drifts dri
 are medians. The clock starts before the process is made; a tool call's cost holds its share of everything that a call
 needs: the model call that asks for it, the grant, the commit, the process. The model is a server of its own process.
 
-    python -m scripts.bench_runs [--runs N] [--calls N]      exit 1 where a run does not do what it should
+    python -m scripts.bench_runs [--quick] [--runs N] [--calls N]      exit 1 where a run does not do what it should
 """
 
 from __future__ import annotations
@@ -170,10 +170,13 @@ def report(rounds: list[Round], calls: int) -> str:
 
 def main() -> int:
     """Run the bench as the command line says and print the table."""
-    parser = argparse.ArgumentParser(prog="scripts/bench", description="What a run costs, in bare interpreter starts.")
+    parser = argparse.ArgumentParser(prog="bench runs", description="What a run costs, in bare interpreter starts.")
     parser.add_argument("--runs", type=int, default=15, metavar="N", help="rounds to take the medians of (15)")
     parser.add_argument("--calls", type=int, default=30, metavar="N", help="tool calls of the longer runs (30)")
+    parser.add_argument("--quick", action="store_true", help="three rounds")
     options = parser.parse_args()
+    if options.quick:
+        options.runs = 3
     if options.runs < 1 or options.calls < 1:
         parser.error("--runs and --calls must be at least 1")
     try:
@@ -181,7 +184,7 @@ def main() -> int:
             bench.measure_round()  # compiles the modules and warms the disk cache
             rounds = [bench.measure_round() for _ in range(options.runs)]
     except BenchError as error:
-        print(f"scripts/bench: a run failed: {error}", file=sys.stderr)
+        print(f"bench runs: a run failed: {error}", file=sys.stderr)
         return 1
     print(report(rounds, options.calls))
     return 0

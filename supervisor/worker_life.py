@@ -17,9 +17,9 @@ from protocol.frame_stream import FrameStream
 from protocol.frames import Cancel, DownwardFrame, Finished, Heartbeat, UpwardFrame
 from protocol.handshake import OUT_OF_MEMORY_EXIT_CODE, check_ready
 from protocol.records import AgentCrashed, CrashCause
-from supervisor.core.hearing import Hearing
 from supervisor.core.worker_times import WorkerTimes
 from supervisor.spawn import ExitStatus, Spawner, WorkerProcess
+from supervisor.vital_signs import VitalSigns
 
 DRAIN_SECONDS = 0.2
 """For what a dead worker had still sent, where something of its own holds its end of the channel open."""
@@ -79,12 +79,12 @@ class WorkerLife:
         self._channel: FrameStream[UpwardFrame] | None = None
         self._cancelled = trio.Event()
         self._starting = trio.CancelScope()
+        self._listening = trio.CancelScope()
+        self._is_dead = False
         self._is_greeted = False
         self._early: list[DownwardFrame] = []
         self._finished: Finished | None = None
-        self._heard = float("inf")
-        self._hearing = Hearing()
-        self._is_deaf = trio.Event()
+        self._signs = VitalSigns(times.silence)
         self._judged: tuple[CrashCause, str] | None = None
         self._cut_off = ""
         self._has_all_stderr = trio.Event()
@@ -127,9 +127,10 @@ class WorkerLife:
             return WorkerEnd()  # cancelled before there was anything to end
         self._channel = channel = FrameStream(process.stream, upward_decoder)
         async with trio.open_nursery() as nursery:
-            watches = (self._watch_sending, self._watch_silence, self._watch_hearing, self._obey_cancel)
-            for task in (channel.run_writer, *watches):
+            for task in (channel.run_writer, self._watch_sending, self._obey_cancel):
                 nursery.start_soon(task)
+            for sign in (self._signs.silent, self._signs.deaf):
+                nursery.start_soon(self._watch_sign, sign)
             nursery.start_soon(self._collect_stderr, process)
             await self._listen(process, channel, assignment)
             status = await self._reap(process)
@@ -146,9 +147,9 @@ class WorkerLife:
         self, process: WorkerProcess, channel: FrameStream[UpwardFrame], assignment: Sequence[DownwardFrame]
     ) -> None:
         """Take frames until the worker has finished, its channel has ended or its process is gone."""
-        with trio.CancelScope() as listening:
+        with self._listening:
             async with trio.open_nursery() as nursery:
-                nursery.start_soon(self._stop_after_death, process, listening)
+                nursery.start_soon(self._stop_after_death, process)
                 try:
                     await self._converse(channel, assignment)
                 except FrameCutOff as error:
@@ -159,10 +160,10 @@ class WorkerLife:
                     self._judge("protocol_error", str(error))
                     process.kill()
                 nursery.cancel_scope.cancel()
-        self._heard = float("inf")
+        self._signs.look_away()
 
     async def _converse(self, channel: FrameStream[UpwardFrame], assignment: Sequence[DownwardFrame]) -> None:
-        self._heard = trio.current_time()
+        self._signs.listen()
         while self._finished is None and (frames := await channel.receive()):
             for frame in frames:
                 if not self._is_greeted:
@@ -175,17 +176,26 @@ class WorkerLife:
                     break  # its last word: nothing behind it is heard
                 else:
                     if isinstance(frame, Heartbeat):
-                        self._check_hearing(channel, frame)
+                        self._signs.take(frame, channel.messages_put)
                     self._handle(frame)
-            # While nobody reads, silence is no fault of the worker.
-            self._heard = float("inf")
+            # While nobody reads, silence is no fault of the worker, and what a dead one said waits to be read.
+            self._signs.look_away()
+            self._listening.deadline = float("inf")
             await self._room()
-            self._heard = trio.current_time()
+            self._signs.listen()
+            self._bound_draining()
 
-    async def _stop_after_death(self, process: WorkerProcess, listening: trio.CancelScope) -> None:
+    async def _stop_after_death(self, process: WorkerProcess) -> None:
         """The end is the process's exit, not the end of its stream: something else may hold the channel open."""
         await process.wait()
-        listening.deadline = trio.current_time() + DRAIN_SECONDS
+        self._is_dead = True
+        if self._signs.is_listened_to:
+            self._bound_draining()
+
+    def _bound_draining(self) -> None:
+        """Nothing comes of a dead worker for long; only time in which it could be read counts."""
+        if self._is_dead:
+            self._listening.deadline = trio.current_time() + DRAIN_SECONDS
 
     async def _collect_stderr(self, process: WorkerProcess) -> None:
         await process.collect_stderr()
@@ -198,34 +208,14 @@ class WorkerLife:
         await trio.sleep(self._times.grace)
         self.kill()
 
-    async def _watch_silence(self) -> None:
-        """A worker that is alive sends heartbeats; one that is stopped, or holds the interpreter, does not."""
-        while True:
-            due = self._heard + self._times.silence
-            await trio.sleep_until(min(due, trio.current_time() + self._times.silence))
-            if trio.current_time() < due:
-                continue
-            # After a pause of our own (a suspended terminal) its frames are still waiting to be read.
-            await trio.sleep(self._times.silence / 20)
-            if trio.current_time() >= self._heard + self._times.silence:
-                await self._put_down(f"it was silent for {self._times.silence:g} s")
-
     async def _watch_sending(self) -> None:
         """A worker that takes nothing is as good as dead: a frame that is cut off in the middle can't be mended."""
         assert self._channel is not None
-        while True:
-            await self._channel.stalled(self._times.silence)
-            await self._put_down(f"it took nothing from its channel for {self._times.silence:g} s")
+        await self._channel.stalled(self._times.silence)
+        await self._put_down(f"it took nothing from its channel for {self._times.silence:g} s")
 
-    def _check_hearing(self, channel: FrameStream[UpwardFrame], heartbeat: Heartbeat) -> None:
-        """Liveness is progress, not only a pulse: a worker that beats but takes nothing it is told waits for ever."""
-        deaf_for = self._hearing.report(trio.current_time(), channel.messages_put, heartbeat.taken)
-        if deaf_for >= self._times.silence:
-            self._is_deaf.set()
-
-    async def _watch_hearing(self) -> None:
-        await self._is_deaf.wait()
-        await self._put_down(f"it took nothing it was told for {self._times.silence:g} s")
+    async def _watch_sign(self, failing: Callable[[], Awaitable[str]]) -> None:
+        await self._put_down(await failing())
 
     async def _put_down(self, why: str) -> None:
         self._judge("unresponsive", why)

@@ -16,7 +16,7 @@ from protocol.frames import DownwardFrame, History, UpwardFrame
 from protocol.records import TextDelta
 from supervisor.core.worker_times import WorkerTimes
 from supervisor.spawn import Spawner, WorkerProcess, choose_spawner
-from supervisor.worker_life import WorkerEnd, WorkerLife
+from supervisor.worker_life import DRAIN_SECONDS, WorkerEnd, WorkerLife
 from tests.stubs import process_table, raw_worker
 from tests.stubs.process_table import ended_within
 
@@ -252,6 +252,25 @@ async def test_a_worker_that_nobody_listens_to_is_not_called_silent() -> None:
 
     end = await Life("floods", QUICK, room=room).run()
     assert end.finished is not None
+
+
+async def test_what_a_worker_said_before_it_ended_is_read_though_nobody_could_read_for_long() -> None:
+    # The sinks push back from its greeting on until it is long dead; its last word lies in the channel all the time.
+    life: Life
+    looks = 0
+
+    async def room() -> None:
+        nonlocal looks
+        looks += 1
+        if looks == 1:
+            assert life.worker.pid is not None
+            await trio.to_thread.run_sync(ended_within, life.worker.pid, 10)
+            await trio.sleep(5 * DRAIN_SECONDS)  # the time that is not to count
+
+    life = Life("finishes", PATIENT, room=room)
+    end = await life.run()
+    assert end.finished is not None
+    assert end.cause is None
 
 
 # -- floods -----------------------------------------------------------------------------------------------------------
