@@ -5,7 +5,7 @@ Identity comes from here, never from a frame: one `AgentFrames` belongs to one a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast, get_args
 
 import msgspec
 
@@ -27,7 +27,7 @@ from protocol.frames import (
     ToolCallOpened,
     UpwardFrame,
 )
-from protocol.records import ToolCallResult, ToolCallStart
+from protocol.records import ToolCallResult, ToolCallStart, WorkerRecord
 from supervisor.approval import Question
 from supervisor.errors import StorageFailed
 from supervisor.store.session_store import Ticket
@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from supervisor.agent_life import AgentLife
     from supervisor.run import Run
     from supervisor.worker_life import WorkerLife
+
+
+_PLAIN_RECORDS = frozenset(get_args(WorkerRecord)) - {ToolCallResult}
+"""Lines that are handed on as they are."""
 
 
 class AgentFrames:
@@ -62,6 +66,9 @@ class AgentFrames:
     def handle(self, frame: UpwardFrame) -> None:
         """Carry out ``frame``; never blocks. Raises `ProtocolError` for what no worker of ours sends."""
         run, agent_id = self._run, self._agent_id
+        if type(frame) in _PLAIN_RECORDS:  # by far the most: not one comparison more than needed
+            run.hub.publish(cast("WorkerRecord", frame), agent_id)
+            return
         match frame:
             case ToolCallOpened(call=call):
                 run.tree.open_call(agent_id, call)
@@ -83,7 +90,7 @@ class AgentFrames:
             case Ready() | Finished():
                 raise ProtocolError(f"{type(frame).__name__} came in the middle of a turn")
             case _:
-                run.hub.publish(frame, agent_id)
+                raise ProtocolError(f"{type(frame).__name__} is handled nowhere")
 
     def _close_call(self, frame: ToolCallResult) -> None:
         if not self._run.tree.close_call(self._agent_id, frame.id, frame.name):
