@@ -80,8 +80,10 @@ class ProcessWatch:
         self._thread.join()
 
     def workers(self) -> set[int]:
-        """The processes of agents."""
-        return {pid for pid, name in self._names.items() if name == WORKER}
+        """The processes of agents. What a worker starts carries its name too, until it has become another program."""
+        return {
+            pid for pid, name in self._names.items() if name == WORKER and self._names.get(self.seen[pid], "") != WORKER
+        }
 
     def most_at_once(self, pids: set[int]) -> int:
         """How many of ``pids`` were alive at one moment."""

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 
 import msgspec
+import trio
 
 from protocol.codec import encode_json
 from protocol.usage import Usage
@@ -58,6 +59,7 @@ class Books:
         self._history = History(plan.jobs, state, ledger.epoch, options.folder)
         self._results: ResultsFile | None = None
         self._summary_lock = threading.Lock()
+        self._in_turn = trio.Lock()
         self._has_last_summary = False
         self.tally = Tally(len(plan.jobs))
         self._history.fill(self.tally)
@@ -99,17 +101,23 @@ class Books:
         writes = schema.put_verdict(job.id, verdict.status, line, retries_used)
         if report is not None:
             writes += _end_rows(job, report)
-        await self._ledger.write(*writes).wait()
+        # One at a time, in turn: the lines of the file are in the ledger's order, also where they are made anew.
+        async with self._in_turn:
+            await self._ledger.write(*writes).wait()
+            self._append(line)
         self._history.have_result(result)
         self.tally.take_verdict(result.status, 0.0 if report is None else report.ended - report.started)
-        if self._results is not None:
-            try:
-                self._results.append(line)
-            except OSError as error:
-                self._on_full(f"results.jsonl can't be written: {error.strerror or error}")
         self.output.result(line)
         self.progress.verdict(result, msgspec.structs.replace(now, counts=self.tally.counts()))
         return result
+
+    def _append(self, line: bytes) -> None:
+        if self._results is None:
+            return
+        try:
+            self._results.append(line)
+        except OSError as error:
+            self._on_full(f"results.jsonl can't be written: {error.strerror or error}")
 
     async def put_back(self, job: PlannedJob, again: Again, retries_used: int, report: AttemptReport) -> None:
         """Commit that the job is pending again, with the end of its attempt. Raises `StorageFailed`."""
