@@ -58,6 +58,8 @@ async def test_what_a_leader_left_in_its_group_is_killed_without_being_asked(tmp
 async def test_a_stopped_process_is_ended_too(tmp_path: Path) -> None:
     with trio.fail_after(20):
         process = await start(tmp_path, "echo; kill -STOP $$")
+        # Before it is stopped SIGTERM would do.
+        await trio.to_thread.run_sync(os.waitid, os.P_PID, process.pid, os.WSTOPPED | os.WNOWAIT)
         await process.end_group(0.1)
         assert await process.wait() == -9
     process.release()
