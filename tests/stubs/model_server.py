@@ -282,16 +282,24 @@ class ModelServer:
 
 
 def read_request(read_line: Callable[[int], bytes], read: Callable[[int], bytes]) -> ReceivedRequest | None:
-    """The next request of a connection, or None at its end. Understands bodies with a Content-Length only."""
+    """The next request of a connection, or None at its end. Understands bodies with a Content-Length only.
+
+    A request that breaks off, because its client was ended while it sent it, is an end too and not a request.
+    """
     request_line = read_line(65_536)
     if not request_line.strip():
         return None
     method, path, _version = request_line.decode("latin-1").split()
     headers: dict[str, str] = {}
-    while (line := read_line(65_536).decode("latin-1").strip()) != "":
+    while (line := read_line(65_536).decode("latin-1")) != "\r\n":
+        if not line:
+            return None
         name, _colon, value = line.partition(":")
         headers[name.lower()] = value.strip()
-    body = read(int(headers.get("content-length", "0")))
+    length = int(headers.get("content-length", "0"))
+    body = read(length)
+    if len(body) < length:
+        return None
     return ReceivedRequest(method=method, path=path, headers=headers, raw_body=body, arrived=time.monotonic())
 
 

@@ -101,6 +101,17 @@ def test_a_hanging_reply_sends_not_one_byte() -> None:
             client.recv(1)
 
 
+@pytest.mark.parametrize("sent", [b"POST /v1/chat", b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 9\r\n"])
+@pytest.mark.parametrize("body", [b"", b'\r\n{"mess'])
+def test_a_request_whose_client_went_away_in_its_midst_never_reaches_the_handler(sent: bytes, body: bytes) -> None:
+    with ModelServer(scripted([])) as server:
+        with socket.create_connection(("127.0.0.1", server.port)) as client:
+            client.sendall(sent + body)
+            client.shutdown(socket.SHUT_WR)
+            assert client.recv(1) == b""
+    assert server.chats == []
+
+
 def test_waiting_for_requests_that_do_not_come_fails_after_its_bound() -> None:
     with ModelServer(scripted([])) as server, pytest.raises(AssertionError, match="0 of 1 model calls"):
         server.wait_for_requests(1, timeout=0.05)

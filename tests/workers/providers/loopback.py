@@ -89,7 +89,10 @@ async def _receive(stream: trio.abc.Stream, connection: int) -> Received | None:
     first, *lines = head.decode("latin-1").split("\r\n")
     headers = {name.lower(): value.strip() for name, _, value in (line.partition(":") for line in lines)}
     while len(body) < int(headers.get("content-length", "0")):
-        body += await stream.receive_some()
+        piece = await stream.receive_some()
+        if not piece:
+            return None
+        body += piece
     return Received(target=first.split()[1], headers=headers, body=body, connection=connection)
 
 
