@@ -5,6 +5,7 @@ Frames are msgpack (compact, typed); the wire's lines and stored items are JSON.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import TypeVar
 
 import msgspec
@@ -29,10 +30,17 @@ encode_json = _json_encoder.encode
 """Anything of ours as one line of JSON, without a line end; never a raw newline in it."""
 
 
-def decode_frame(decoder: msgspec.msgpack.Decoder[FrameType], body: bytes, offset: int) -> FrameType:
-    """The message in ``body``; raises `FrameUndecodable` with ``offset``, the frame's place in its stream."""
+def decode_frames(
+    decoder: msgspec.msgpack.Decoder[FrameType], frames: Iterable[tuple[int, bytes]], messages: list[FrameType]
+) -> None:
+    """Append the message of each of ``frames``, pairs of the frame's place in its stream and its body.
+
+    Raises `FrameUndecodable` for the first that can't be decoded; the messages before it are appended.
+    """
+    offset, decode = 0, decoder.decode
     try:
-        return decoder.decode(body)
+        for offset, body in frames:
+            messages.append(decode(body))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FrameUndecodable(str(error), offset) from None
 

@@ -11,7 +11,7 @@ from typing import Generic, TypeVar
 import msgspec
 import trio
 
-from protocol.codec import decode_frame, encode_frame_body
+from protocol.codec import decode_frames, encode_frame_body
 from protocol.errors import FrameCutOff, FrameUndecodable
 from protocol.framing import MAX_FRAME_BYTES, FrameSplitter, frame
 
@@ -74,8 +74,7 @@ class FrameStream(Generic[Incoming]):
     def _decode(self, frames: list[tuple[int, bytes]]) -> list[Incoming]:
         messages: list[Incoming] = []
         try:
-            for offset, body in frames:
-                messages.append(decode_frame(self._decoder, body, offset))
+            decode_frames(self._decoder, frames, messages)
         except FrameUndecodable as error:
             if not messages:
                 raise

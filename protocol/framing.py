@@ -6,10 +6,14 @@ anything is allocated for it.
 
 from __future__ import annotations
 
+import struct
+
 from protocol.errors import FrameTooLarge
 
 PREFIX_BYTES = 4
 MAX_FRAME_BYTES = 32 * 1024 * 1024
+
+_read_prefix = struct.Struct(">I").unpack_from
 
 
 def frame(body: bytes, limit: int = MAX_FRAME_BYTES) -> bytes:
@@ -29,6 +33,7 @@ class FrameSplitter:
         self._limit = limit
         self._buffer = bytearray()
         self._offset = 0
+        self._wanted = PREFIX_BYTES
 
     @property
     def offset(self) -> int:
@@ -43,25 +48,36 @@ class FrameSplitter:
     def feed(self, data: bytes | bytearray) -> list[tuple[int, bytes]]:
         """Take ``data`` and return the offset and body of each frame that is whole now.
 
-        Raises `FrameTooLarge` for a length over the limit, once the frames before it have been returned.
+        Raises `FrameTooLarge` for a length over the limit, once the frames before it have been returned. Takes time
+        linear in the bytes fed, however small the pieces.
         """
-        self._buffer += data
-        frames: list[tuple[int, bytes]] = []
-        buffer = self._buffer
-        position = 0
-        try:
-            while len(buffer) - position >= PREFIX_BYTES:
-                size = int.from_bytes(buffer[position : position + PREFIX_BYTES], "big")
-                if size > self._limit:
-                    if frames:
-                        break
-                    raise FrameTooLarge(size, self._limit, self._offset)
-                end = position + PREFIX_BYTES + size
-                if len(buffer) < end:
-                    break
-                frames.append((self._offset, bytes(memoryview(buffer)[position + PREFIX_BYTES : end])))
-                self._offset += end - position
-                position = end
-        finally:
-            del buffer[:position]
+        if self._buffer:
+            self._buffer += data
+            if len(self._buffer) < self._wanted:
+                return []
+            data = self._buffer
+        if not data:
+            return []
+        frames, rest = self._split(bytes(data))
+        self._buffer = bytearray(rest)
         return frames
+
+    def _split(self, data: bytes) -> tuple[list[tuple[int, bytes]], bytes]:
+        """The whole frames at the start of ``data``, and what is behind them."""
+        frames: list[tuple[int, bytes]] = []
+        position, available, start = 0, len(data), self._offset
+        self._wanted = PREFIX_BYTES
+        while (body := position + PREFIX_BYTES) <= available:
+            (size,) = _read_prefix(data, position)
+            if size > self._limit:
+                if frames:
+                    break
+                raise FrameTooLarge(size, self._limit, self._offset)
+            end = body + size
+            if end > available:
+                self._wanted = PREFIX_BYTES + size
+                break
+            frames.append((start + position, data[body:end]))
+            position = end
+        self._offset = start + position
+        return frames, data[position:]

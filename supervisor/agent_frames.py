@@ -5,7 +5,7 @@ Identity comes from here, never from a frame: one `AgentFrames` belongs to one a
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, cast, get_args
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -27,7 +27,7 @@ from protocol.frames import (
     ToolCallOpened,
     UpwardFrame,
 )
-from protocol.records import ToolCallResult, ToolCallStart, WorkerRecord
+from protocol.records import TextDelta, ThinkingDelta, ToolCallResult, ToolCallStart, ToolOutputLine
 from supervisor.approval import Question
 from supervisor.errors import StorageFailed
 from supervisor.store.session_store import Ticket
@@ -38,15 +38,16 @@ if TYPE_CHECKING:
     from supervisor.worker_life import WorkerLife
 
 
-_PLAIN_RECORDS = frozenset(get_args(WorkerRecord)) - {ToolCallResult}
-"""Lines that are handed on as they are."""
+_STREAMED = (TextDelta, ThinkingDelta, ToolOutputLine)
+"""Lines that come by the thousand."""
 
 
 class AgentFrames:
     """Handles the frames of one agent and keeps what a restart needs of them.
 
     ``results`` are the results that came since the last commit of results, by call id; ``last_text`` is what the agent
-    said last in a whole reply; ``commits`` counts the commits of its life.
+    said last in a whole reply; ``commits`` counts the commits of its life; ``external`` is the session that an external
+    agent can go on with.
     """
 
     def __init__(self, run: Run, life: AgentLife, model: ModelSettings) -> None:
@@ -58,6 +59,7 @@ class AgentFrames:
         self._has_asked = False
         self.results: dict[str, ToolResult] = {}
         self.files: dict[str, str] = {}
+        self.external = life.start.external
         self.iterations = 0
         self.commits = 0
         self.last_text = ""
@@ -66,8 +68,8 @@ class AgentFrames:
     def handle(self, frame: UpwardFrame) -> None:
         """Carry out ``frame``; never blocks. Raises `ProtocolError` for what no worker of ours sends."""
         run, agent_id = self._run, self._agent_id
-        if type(frame) in _PLAIN_RECORDS:  # by far the most: not one comparison more than needed
-            run.hub.publish(cast("WorkerRecord", frame), agent_id)
+        if isinstance(frame, _STREAMED):  # by far the most: not one look more than needed
+            run.hub.publish(frame, agent_id)
             return
         match frame:
             case ToolCallOpened(call=call):
@@ -90,7 +92,7 @@ class AgentFrames:
             case Ready() | Finished():
                 raise ProtocolError(f"{type(frame).__name__} came in the middle of a turn")
             case _:
-                raise ProtocolError(f"{type(frame).__name__} is handled nowhere")
+                run.hub.publish(frame, agent_id)
 
     def _close_call(self, frame: ToolCallResult) -> None:
         if not self._run.tree.close_call(self._agent_id, frame.id, frame.name):
@@ -142,7 +144,11 @@ class AgentFrames:
         self.commits += 1
         self.iterations = max(self.iterations, frame.iterations)
         self.files.update(frame.files)
-        self._last_commit = self._run.store.append(self._agent_id, frame.messages, frame.usage, frame.iterations)
+        self.external = frame.external or self.external
+        external = None if frame.external is None else (self._life.agent_name, frame.external)
+        self._last_commit = self._run.store.append(
+            self._agent_id, frame.messages, frame.usage, frame.iterations, external
+        )
         self._life.start_soon(self._acknowledge, self._life.worker, frame.number, self._last_commit)
 
     async def _acknowledge(self, worker: WorkerLife | None, number: int, ticket: Ticket) -> None:

@@ -29,8 +29,7 @@ class Hub:
 
     def publish(self, record: Record, agent_id: str | None = None) -> None:
         """Tag ``record`` as caused by ``agent_id`` (None: by the run) and hand it on; never blocks."""
-        name = "" if agent_id is None else self.tagger.agent_name(agent_id)
-        line = self.tagger.line(record, agent_id)
+        name, line = self.tagger.tag(record, agent_id)
         event = Event(record=record, agent_name=name, line=line, agent_id=agent_id or "")
         for sink, only in self._sinks:
             if only is None or only == agent_id:

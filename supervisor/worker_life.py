@@ -165,19 +165,18 @@ class WorkerLife:
     async def _converse(self, channel: FrameStream[UpwardFrame], assignment: Sequence[DownwardFrame]) -> None:
         self._signs.listen()
         while self._finished is None and (frames := await channel.receive()):
+            if not self._is_greeted:
+                check_ready(frames.pop(0))
+                self._is_greeted = True
+                for message in (*assignment, *self._early):
+                    channel.put(message)
             for frame in frames:
-                if not self._is_greeted:
-                    check_ready(frame)
-                    self._is_greeted = True
-                    for message in (*assignment, *self._early):
-                        channel.put(message)
-                elif isinstance(frame, Finished):
+                if isinstance(frame, Finished):
                     self._finished = frame
                     break  # its last word: nothing behind it is heard
-                else:
-                    if isinstance(frame, Heartbeat):
-                        self._signs.take(frame, channel.messages_put)
-                    self._handle(frame)
+                if isinstance(frame, Heartbeat):
+                    self._signs.take(frame, channel.messages_put)
+                self._handle(frame)
             # While nobody reads, silence is no fault of the worker, and what a dead one said waits to be read.
             self._signs.look_away()
             self._listening.deadline = float("inf")

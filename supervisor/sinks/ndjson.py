@@ -10,11 +10,11 @@ class NdjsonSink:
     """Writes the wire's lines on stdout."""
 
     def __init__(self, stdout: StdoutWriter) -> None:
-        self._stdout = stdout
+        self._write = stdout.write
         self.room = stdout.room
         self.release = stdout.release
         self.finish = stdout.finish
 
     def take(self, event: Event) -> None:
         """Write the line."""
-        self._stdout.write(event.line)
+        self._write(event.line)

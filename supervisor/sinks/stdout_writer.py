@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import os
 import threading
+from collections import deque
 from contextlib import suppress
 
 import trio
@@ -24,11 +25,14 @@ class StdoutWriter:
     def __init__(self, fd: int = 1) -> None:
         self._fd = fd
         self.is_terminal = os.isatty(fd)
-        self._lock = threading.Lock()
-        self._queued = bytearray()
-        self._writing = 0
+        # A line costs the event loop one append: no lock is taken unless the thread waits for work. Each of the two
+        # counts is changed by one thread only, the event loop's and the writing one's.
+        self._pieces: deque[bytes] = deque()
+        self._put_bytes = 0
+        self._done_bytes = 0
+        self._is_waiting = False
         self._closing = False
-        self._wake = threading.Condition(self._lock)
+        self._wake = threading.Condition()
         self._written = trio.Event()
         self.broken = trio.Event()
         self._is_broken = False
@@ -39,11 +43,12 @@ class StdoutWriter:
 
     def write(self, data: bytes) -> None:
         """Queue ``data``; never blocks."""
-        with self._wake:
-            if self._is_broken:
-                return
-            self._queued += data
-            self._wake.notify()
+        if self._is_broken or not data:
+            return
+        self._pieces.append(data)
+        self._put_bytes += len(data)
+        if self._is_waiting:
+            self._notify()
 
     async def room(self) -> None:
         """Return at once while less than `QUEUE_BYTES` are queued, else once they are written."""
@@ -59,9 +64,8 @@ class StdoutWriter:
         """Return once all is written or the reader has gone."""
         while self._backlog():
             await self._wait_for_a_write(0)
-        with self._wake:
-            self._closing = True
-            self._wake.notify()
+        self._closing = True
+        self._notify()
 
     async def _wait_for_a_write(self, enough: int) -> None:
         # The event is taken before the backlog is looked at again: a write that ends between the two is not missed.
@@ -70,28 +74,33 @@ class StdoutWriter:
             await written.wait()
 
     def _backlog(self) -> int:
-        with self._lock:
-            return len(self._queued) + self._writing
+        return 0 if self._is_broken else self._put_bytes - self._done_bytes
+
+    def _notify(self) -> None:
+        with self._wake:
+            self._is_waiting = False
+            self._wake.notify()
 
     def _write_all(self) -> None:
-        while True:
-            with self._wake:
-                while not self._queued and not self._closing:
-                    self._wake.wait()
-                if not self._queued:
-                    return
-                data = bytes(self._queued)
-                self._queued.clear()
-                self._writing = len(data)
-            is_broken = not self._write(data)
-            with self._lock:
-                self._writing = 0
-                self._is_broken = is_broken
-                if is_broken:
-                    self._queued.clear()
-            self._tell(is_broken)
-            if is_broken:
+        while data := self._all_pieces():
+            self._is_broken = not self._write(data)
+            self._done_bytes += len(data)
+            self._tell(self._is_broken)
+            if self._is_broken:
+                self._pieces.clear()
                 return
+
+    def _all_pieces(self) -> bytes:
+        """All that is queued, once there is something; nothing once all is written and no more will come."""
+        with self._wake:
+            while True:
+                # First the sign, then the look: who puts a line after the look sees the sign, and waits for the lock.
+                self._is_waiting = True
+                if self._pieces or self._closing:
+                    break
+                self._wake.wait()
+            self._is_waiting = False
+        return b"".join([self._pieces.popleft() for _ in range(len(self._pieces))])
 
     def _write(self, data: bytes) -> bool:
         view = memoryview(data)

@@ -1,14 +1,16 @@
 from __future__ import annotations
 
 import json
+from typing import TypeVar
 
+import msgspec
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from protocol.codec import (
     clean_text,
-    decode_frame,
+    decode_frames,
     downward_decoder,
     encode_frame_body,
     encode_json,
@@ -17,12 +19,13 @@ from protocol.codec import (
 )
 from protocol.content import AssistantMessage, Message, Summary, ToolCall, ToolResult, UserMessage
 from protocol.errors import FrameUndecodable
-from protocol.frames import Cancel, Commit, Finished, Prompt, ToolCallOpened
+from protocol.frames import Cancel, Commit, Finished, Prompt, ToolCallOpened, UpwardFrame
 from protocol.records import RunSummary, TextDelta
 from protocol.usage import Usage
 
 any_text = st.text(st.characters(codec=None), max_size=40)
 text = st.text(max_size=40)
+Incoming = TypeVar("Incoming")
 calls = st.builds(ToolCall, id=text, name=text, arguments=text, fault=text)
 messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(UserMessage, text=text),
@@ -30,6 +33,13 @@ messages: st.SearchStrategy[Message] = st.one_of(
     st.builds(ToolResult, call_id=text, name=text, outcome=st.sampled_from(["success", "error"]), output=text),
     st.builds(Summary, text=text, replaces=st.integers(1, 100)),
 )
+
+
+def decode_frame(decoder: msgspec.msgpack.Decoder[Incoming], body: bytes, offset: int) -> Incoming:
+    decoded: list[Incoming] = []
+    decode_frames(decoder, [(offset, body)], decoded)
+    (message,) = decoded
+    return message
 
 
 @given(any_text)
@@ -66,6 +76,13 @@ def test_garbage_is_a_typed_error_that_names_its_place(body: bytes) -> None:
         assert error.offset == 1234
     else:
         assert decode_frame(upward_decoder, encode_frame_body(message), 0) == message
+
+
+def test_the_messages_before_a_bad_frame_are_kept() -> None:
+    good, decoded = TextDelta(text="x"), list[UpwardFrame]()
+    with pytest.raises(FrameUndecodable) as caught:
+        decode_frames(upward_decoder, [(0, encode_frame_body(good)), (7, b"bad"), (20, b"worse")], decoded)
+    assert (decoded, caught.value.offset) == ([good], 7)
 
 
 @pytest.mark.parametrize("message", [Prompt(text="x"), Cancel(reason="x")])

@@ -75,7 +75,8 @@ def test_an_agent_that_was_never_made_known_has_no_lines(tagger: Tagger) -> None
 
 
 def test_the_name_of_an_agent_is_the_one_it_was_made_known_by(tagger: Tagger) -> None:
-    assert (tagger.agent_name("main-1"), tagger.agent_name("task-1")) == ("main", "task")
+    names = [tagger.tag(TextDelta(text="x"), agent_id)[0] for agent_id in ("main-1", "task-1", None)]
+    assert names == ["main", "task", ""]
 
 
 @given(st.text(), st.text(), st.text(), st.text())

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from protocol.codec import decode_frame, encode_frame_body, upward_decoder
+from protocol.codec import encode_frame_body, upward_decoder
 from protocol.content import ToolCall
 from protocol.frames import ToolCallOpened
 from protocol.records import (
@@ -22,6 +22,7 @@ from protocol.records import (
     Warn,
 )
 from protocol.usage import Usage
+from workers.acp.reported_call import LONGEST_HOLD
 from workers.acp.translate import NO_END_TOLD, Cost, Translated, UpdateTranslator, usage_of
 
 Update: TypeAlias = dict[str, object]
@@ -92,7 +93,8 @@ def test_a_call_is_told_once_with_its_arguments_and_closed_with_its_content() ->
     records = translate(
         call(kind="edit", status="pending"),
         change(rawInput={"path": "a.py", "text": "\ud83d"}),
-        change(status="in_progress", rawInput={"ignored": "it was told already"}),
+        change(status="in_progress", rawInput={}),
+        change(rawInput={"ignored": "it was told already"}),
         change(status="completed", content=content, rawOutput="not shown"),
         change(status="failed"),
         change(content=[]),
@@ -100,7 +102,7 @@ def test_a_call_is_told_once_with_its_arguments_and_closed_with_its_content() ->
     output = "line one\n\n[changed: a.py]\n-x\n-y\n+z\n[new: b.py]\n+new\n[terminal: t1]"
     assert records == [
         ToolCallOpened(call=ToolCall(id="c1", name="edit", arguments='{"path":"a.py","text":"\ufffd"}')),
-        ToolCallResult(id="c1", outcome="success", name="edit", output=output, elapsed_ms=3000),
+        ToolCallResult(id="c1", outcome="success", name="edit", output=output, elapsed_ms=4000),
     ]
 
 
@@ -127,6 +129,84 @@ def test_a_call_that_is_over_at_once_is_opened_first() -> None:
         opened({}, "fetch"),
         ToolCallResult(id="c1", outcome="error", name="fetch", output='{"error": "no"}', elapsed_ms=0),
     ]
+
+
+def test_a_call_is_held_back_until_it_runs_and_then_has_its_whole_input() -> None:
+    """As opencode opens its calls."""
+    whole = {"command": "ls", "cwd": "/x"}
+    assert translate(call(status="pending", rawInput={"cwd": "/x"}, kind="execute", title="bash")) == []
+    assert translate(
+        call(status="pending", rawInput={"cwd": "/x"}, kind="execute", title="bash"),
+        change(rawInput={}),
+        {"sessionUpdate": "agent_thought_chunk", "content": {"type": "text", "text": "Hm."}},
+        change(status="in_progress", rawInput=whole, title="ls"),
+    ) == [ThinkingDelta(text="Hm."), opened(whole, "execute")]
+
+
+def test_a_call_is_held_back_until_consent_is_asked_or_it_is_over() -> None:
+    """As Gemini CLI and Claude Code open theirs."""
+    translator = UpdateTranslator()
+    assert translator.take(call(rawInput={}, kind="execute", title="Terminal"), 0) == []
+    assert translator.take(call(rawInput={"command": "ls"}, title="`ls`"), 0) == []
+    assert translator.permission_asked({"toolCallId": "c1"}, 0) == [opened({"command": "ls"}, "execute")]
+    over = translate(call(rawInput={"command": "ls"}), change(status="completed"))
+    assert [type(record).__name__ for record in over] == ["ToolCallOpened", "ToolCallResult"]
+
+
+def test_text_that_goes_on_is_said_after_the_calls_that_are_held_back() -> None:
+    """So that it is the reply even where an agent never says that a call ran or ended, as fast-agent of its shell."""
+    translator = UpdateTranslator()
+    assert translator.take(text("Look\ud83d"), 0) == [TextDelta(text="Look")]
+    assert translator.take(call(title="bash"), 0) == []
+    assert translator.take(text(""), 0) == []
+    assert translator.take(text("\ude00 and \ud83d"), 0) == [
+        opened({"title": "bash"}, "other"),
+        TextDelta(text="\U0001f600 and "),
+    ]
+    assert translator.take(text("\ude00"), 0) == [TextDelta(text="\U0001f600")]
+    assert [type(record).__name__ for record in translator.end_prompt(0)] == ["ToolCallResult"]
+
+
+def test_a_call_keeps_the_name_that_it_was_opened_with() -> None:
+    records = translate(
+        call(status="in_progress", kind="execute", title="bash"),
+        change(name="Shell", kind="other", title="ls"),
+        change(status="completed", name="Again"),
+    )
+    assert records == [
+        opened({"title": "bash"}, "execute"),
+        ToolCallResult(id="c1", outcome="success", name="execute", output="", elapsed_ms=2000),
+    ]
+
+
+PREVIEW = [
+    {"type": "content", "content": {"type": "text", "text": "Lists files"}},
+    {"type": "diff", "path": "a.py", "oldText": None, "newText": "new"},
+]
+
+
+@pytest.mark.parametrize(
+    ("ending", "output"),
+    [
+        ({"status": "completed", "rawOutput": "done"}, "[new: a.py]\n+new"),
+        ({"status": "failed", "rawOutput": "no such file"}, "no such file"),
+        ({"status": "completed", "content": []}, ""),
+        ({"status": "completed"}, "Lists files\n[new: a.py]\n+new"),
+    ],
+)  # fmt: skip
+def test_what_a_call_proposed_is_not_what_came_of_it_unless_it_is_a_change_that_was_made(
+    ending: Update, output: str
+) -> None:
+    (_, result) = translate(call(status="pending", content=PREVIEW), change(**ending))
+    assert isinstance(result, ToolCallResult) and result.output == output
+
+
+def test_a_question_for_consent_to_a_call_that_runs_shows_no_output() -> None:
+    translator = UpdateTranslator()
+    translator.take(call(status="in_progress"), 0)
+    translator.permission_asked({"toolCallId": "c1", "content": PREVIEW[:1]}, 0)
+    (result,) = translator.take(change(status="completed", rawOutput=""), 0)
+    assert isinstance(result, ToolCallResult) and result.output == ""
 
 
 def test_an_id_may_be_used_again_by_a_new_call() -> None:
@@ -245,6 +325,23 @@ def test_usage_that_is_not_reported_is_not_made_up(result: Update) -> None:
     assert usage_of(result) is None
 
 
+def test_usage_that_stands_beside_the_protocol_is_counted_where_the_protocol_has_none() -> None:
+    """As Gemini CLI and Qwen Code report it."""
+    counts = {"input_tokens": 22, "output_tokens": 6}
+    quota: Update = {"stopReason": "end_turn", "_meta": {"quota": {"token_count": counts}}}
+    assert usage_of(quota) == Usage(prompt_tokens=22, completion_tokens=6, api_calls=1)
+    translator = UpdateTranslator()
+    used = {"inputTokens": 100, "outputTokens": 10, "totalTokens": 0, "thoughtTokens": 3, "cachedReadTokens": 7}
+    translator.take({**text(""), "_meta": {"usage": used}}, 0)
+    translator.take({**text(""), "_meta": {"usage": {"inputTokens": 1, "outputTokens": 2}}}, 0)
+    assert translator.usage({"stopReason": "end_turn"}) == Usage(
+        prompt_tokens=101, completion_tokens=12, cache_read_tokens=7, thinking_tokens=3, api_calls=2
+    )
+    assert translator.usage({}) is None
+    translator.take({**text(""), "_meta": {"usage": used}}, 0)
+    assert translator.usage(quota) == usage_of(quota)
+
+
 MORE_FIELDS = ("title", "name", "kind", "rawInput", "rawOutput", "locations", "used", "size", "cost")
 KINDS = (
     "agent_message_chunk",
@@ -279,14 +376,48 @@ def test_whatever_an_agent_sends_becomes_frames_that_pair_up(updates: list[Updat
     translator = UpdateTranslator()
     records = [record for update in updates for record in translator.take(update, 0.0)]
     records += translator.end_prompt(1.0)
-    still_open: list[str] = []
+    still_open: dict[str, str] = {}
     for record in records:
-        decoded = decode_frame(upward_decoder, encode_frame_body(record), 0)
+        decoded = upward_decoder.decode(encode_frame_body(record))
         assert decoded == record
         if isinstance(record, ToolCallOpened):
             assert isinstance(msgspec.json.decode(record.call.arguments), dict)
             assert record.call.id not in still_open
-            still_open.append(record.call.id)
+            still_open[record.call.id] = record.call.name
         elif isinstance(record, ToolCallResult):
-            still_open.remove(record.id)
-    assert still_open == []
+            assert record.name == still_open.pop(record.id)
+    assert still_open == {}
+
+
+inputs: st.SearchStrategy[Update] = st.dictionaries(st.sampled_from(["cwd", "command"]), st.integers(0, 2))
+others = st.sampled_from([text("Hm.", "agent_thought_chunk"), {"sessionUpdate": "usage_update", "used": 1, "size": 2}])
+
+
+@settings(max_examples=60)
+@given(
+    st.lists(st.builds(lambda raw: change(rawInput=raw, status="pending"), inputs) | others, max_size=LONGEST_HOLD - 2),
+    st.sampled_from(["runs", "asks", "ends"]),
+)
+def test_a_held_call_is_opened_once_with_the_last_input_that_it_had(before: list[Update], then: str) -> None:
+    translator = UpdateTranslator()
+    told = [record for update in [call(), *before] for record in translator.take(update, 0)]
+    assert not any(isinstance(record, ToolCallOpened) for record in told)
+    given = [update["rawInput"] for update in before if update.get("rawInput")]
+    match then:
+        case "asks":
+            told = translator.permission_asked({"toolCallId": "c1"}, 0)
+        case "runs":
+            told = translator.take(change(status="in_progress"), 0)
+        case _:
+            told = translator.take(change(status="completed"), 0)
+    assert told[0] == opened(given[-1] if given else {"title": "Read a.py"}, "other")
+    assert not any(isinstance(record, ToolCallOpened) for record in [*told[1:], *translator.end_prompt(0)])
+
+
+@settings(max_examples=40)
+@given(st.lists(others | st.just(change(rawInput={"cwd": "/x"})), min_size=LONGEST_HOLD, max_size=2 * LONGEST_HOLD))
+def test_a_call_that_never_runs_is_not_held_back_for_ever(updates: list[Update]) -> None:
+    translator = UpdateTranslator()
+    translator.take(call(rawInput={"cwd": "/x"}), 0)
+    told = [record for update in updates for record in translator.take(update, 0)]
+    assert told.count(opened({"cwd": "/x"}, "other")) == 1
