@@ -39,7 +39,7 @@ def decode_frames(
     """
     offset, decode = 0, decoder.decode
     try:
-        for offset, body in frames:
+        for offset, body in frames:  # noqa: B007 - the last of them is where it failed
             messages.append(decode(body))
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
         raise FrameUndecodable(str(error), offset) from None
