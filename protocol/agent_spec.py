@@ -19,11 +19,13 @@ class ExternalCommand(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_
     """A program of somebody else's that is the agent, and speaks the Agent Client Protocol on its standard streams.
 
     ``command`` is found by way of PATH or is a whole path; ``env`` is set on top of what the program inherits.
+    ``timeout`` is the most that one turn of it may take, in seconds from the start of the program; None: no limit.
     """
 
     command: str
     args: tuple[str, ...] = ()
     env: dict[str, str] = {}  # msgspec copies it for each
+    timeout: float | None = None
 
 
 class AgentSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

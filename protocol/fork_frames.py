@@ -19,12 +19,30 @@ FORK_SERVER_ENTRY = "workers.forkserver:run_fork_server"
 FRESH_WORKER_ENTRY = "workers.fork_worker:run_entry"
 """Where a worker begins that was started by exec; resolved in the child only."""
 
+KEEPER_ENTRY = "workers.keeper:run_keeper"
+"""Where a keeper begins that was started by exec; resolved in the child only."""
+
+KEEPER_PID_BYTES = 4
+"""A keeper is told of workers through a pipe, of each by its number, in so many bytes, the highest first."""
+
 MAX_MESSAGE_BYTES = 4096
+MAX_BEGIN_BYTES = 64 * 1024
+"""A `Begin` alone may be so long."""
+
 SPAWN_DESCRIPTORS = 2
 
 
 class ForkFrame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base of the messages."""
+
+
+class Begin(ForkFrame, frozen=True, kw_only=True, tag="begin"):
+    """The first message, and only that: ``conceal`` are the environment variables that hold keys.
+
+    Nothing is forked before they are overwritten and unset.
+    """
+
+    conceal: tuple[str, ...] = ()
 
 
 class Spawn(ForkFrame, frozen=True, kw_only=True, tag="spawn"):
@@ -76,5 +94,6 @@ ForkRequest: TypeAlias = Spawn | Reap
 ForkNotice: TypeAlias = Serving | Spawned | SpawnFailed | Exited
 
 encode_fork_frame = msgspec.msgpack.Encoder().encode
+begin_decoder: msgspec.msgpack.Decoder[Begin] = msgspec.msgpack.Decoder(Begin)
 request_decoder: msgspec.msgpack.Decoder[ForkRequest] = msgspec.msgpack.Decoder(ForkRequest)
 notice_decoder: msgspec.msgpack.Decoder[ForkNotice] = msgspec.msgpack.Decoder(ForkNotice)

@@ -26,6 +26,18 @@ FRAMES_VERSION = 1
 CallPurpose: TypeAlias = Literal["reply", "summary"]
 
 
+class ExternalSession(msgspec.Struct, frozen=True, kw_only=True):
+    """The session that an external agent keeps on its own side, and can take up again in a later process.
+
+    ``cwd`` is the folder that it belongs to; ``known`` is how many items of the transcript, from its beginning, the
+    agent has been told or has said itself.
+    """
+
+    session_id: str
+    cwd: str
+    known: int
+
+
 class Frame(msgspec.Struct, frozen=True, kw_only=True, tag_field="type"):
     """Base of the messages that are not public records."""
 
@@ -83,7 +95,8 @@ class Commit(Frame, frozen=True, kw_only=True, tag="commit"):
 
     ``number`` counts a worker's commits from 1; the supervisor answers each with `Committed`. ``iterations`` is the
     number of model calls that the turn has made so far. ``files`` are the content hashes of the files that the agent
-    has seen since its last commit, by path: a restarted worker goes on from them.
+    has seen since its last commit, by path: a restarted worker goes on from them. ``external`` is the session that an
+    external agent can go on with, as of this commit; None leaves the one before it.
     """
 
     number: int
@@ -92,6 +105,7 @@ class Commit(Frame, frozen=True, kw_only=True, tag="commit"):
     grant: int | None = None
     iterations: int = 0
     files: dict[str, str] = {}  # msgspec copies it for each frame
+    external: ExternalSession | None = None
 
 
 class SpawnRequest(Frame, frozen=True, kw_only=True, tag="spawn_request"):
@@ -137,7 +151,7 @@ class Start(Frame, frozen=True, kw_only=True, tag="start"):
     ``is_main`` is true for the main agent only, which streams. ``max_iterations`` is its cap of model calls in a turn,
     ``retry_delay`` the wait before the first resend and ``heartbeat`` the time between two heartbeats, in seconds.
     Besides the usual ones its commands get the variables named in ``pass_env``, from the supervisor's environment, and
-    those of ``environment``.
+    those of ``environment``. ``external`` is the session that an external agent may go on with.
     """
 
     agent_id: str
@@ -154,6 +168,7 @@ class Start(Frame, frozen=True, kw_only=True, tag="start"):
     ceilings: Ceilings = Ceilings()
     pass_env: tuple[str, ...] = ()
     environment: dict[str, str] = {}  # msgspec copies it for each frame
+    external: ExternalSession | None = None
 
 
 class History(Frame, frozen=True, kw_only=True, tag="history"):

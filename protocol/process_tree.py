@@ -21,10 +21,15 @@ from typing import NamedTuple
 
 DEBUGGABLE_VARIABLE = "CORRAL_DEBUGGABLE"
 
+MARK_VARIABLE = "CORRAL_MARK"
+"""Its value, in the environment of every command, is the mark of the keeper that looks after it; see `end_marked`."""
+
 _PR_SET_DUMPABLE = 4
 _PR_SET_NAME = 15
 _PR_SET_CHILD_SUBREAPER = 36
 _DEAD = ("Z", "X")
+_TIMES_TO_FIND_NONE = 3
+_LOOK_AGAIN_SECONDS = 0.01
 _FIELDS_AFTER_NAME_PARENT = 1
 _FIELDS_AFTER_NAME_START = 19
 
@@ -150,6 +155,44 @@ def end_tree(root: int, limit: float = 5.0) -> bool:
         for pid in below or [root]:
             _kill(pid, processes[pid])
     return False
+
+
+def mark_of_ours() -> dict[str, str]:
+    """The variable that marks the commands of this process; empty where no keeper looks after it."""
+    mark = os.environ.get(MARK_VARIABLE)
+    return {} if mark is None else {MARK_VARIABLE: mark}
+
+
+def end_marked(mark: str, limit: float = 5.0) -> bool:
+    """Kill every process that was started with ``mark`` in its environment, and what is below it, until none is left.
+
+    For what is below nobody any more, because all that it came from were killed at once. A program that was started
+    without the variable is found only below one that has it. Blocks for ``limit`` seconds at most; True when none is
+    left but zombies.
+    """
+    word = f"{MARK_VARIABLE}={mark}".encode()
+    deadline = time.monotonic() + limit
+    times_found_none = 0
+    while time.monotonic() < deadline:
+        processes = {pid: process for pid, process in _process_table().items() if process.state not in _DEAD}
+        marked = [pid for pid in processes if _is_started_with(pid, word)]
+        doomed = {*marked, *(below for pid in marked for below in _descendants(processes, pid))} - {os.getpid()}
+        for pid in doomed:
+            _kill(pid, processes[pid])
+        # In the middle of an exec a process has no environment: nobody is hidden by that twice.
+        times_found_none = 0 if doomed else times_found_none + 1
+        if times_found_none == _TIMES_TO_FIND_NONE:
+            return True
+        time.sleep(_LOOK_AGAIN_SECONDS)
+    return False
+
+
+def _is_started_with(pid: int, word: bytes) -> bool:
+    """Whether ``word`` was in the environment of ``pid`` at its exec, as far as this user may know."""
+    try:
+        return word in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return False
 
 
 def _descendants(processes: dict[int, _Process], ancestor: int) -> list[int]:

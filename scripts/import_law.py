@@ -45,6 +45,7 @@ THIRD_PARTY_OF_ONE = {
     "workers/tools/page_program.py": {"bs4", "markdownify"},
     "supervisor/sinks/terminal.py": {"rich"},
     "supervisor/batch/live_block.py": {"rich"},
+    "supervisor/batch/remote/ray_api.py": {"ray"},
 }
 PURE = (
     "*/core/*.py",

@@ -90,7 +90,7 @@ class AgentLife:
 
     @property
     def _is_external(self) -> bool:
-        """Whether a program of somebody else's does the work: what it has done is lost with its process."""
+        """Whether a program of somebody else's does the work: without a session that it keeps, all is lost with it."""
         return self.start.spec.acp is not None
 
     @property
@@ -162,7 +162,9 @@ class AgentLife:
         under_way = self._run.grants.leave(self.agent_id)
         self._run.count_uncertain(self.agent_id, under_way)
         settings = self._run.settings
-        if not settings.restart or (self.start.is_main and not settings.restart_main) or self._is_external:
+        if not settings.restart or (self.start.is_main and not settings.restart_main):
+            return None
+        if self._is_external and self.frames.external is None:
             return None
         return self._restarts.next(trio.current_time(), cause, self.frames.commits)
 
@@ -194,7 +196,8 @@ class AgentLife:
             requests=self.delegations.last_request,
         )
         arrived = self.delegations.results(plan.delegations.values())
-        return [self.start, *map(_as_history, history), resume, *arrived]
+        begin = msgspec.structs.replace(self.start, external=self.frames.external)
+        return [begin, *map(_as_history, history), resume, *arrived]
 
     # -- the end ------------------------------------------------------------------------------------------------------
 

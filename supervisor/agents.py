@@ -214,6 +214,8 @@ def _command_fault(acp: ExternalCommand | None) -> str:
         return "acp.command must be a name that PATH finds, or a whole path: it starts in whatever project there is"
     if any("\0" in text for text in (acp.command, *acp.args, *acp.env.values())):
         return "acp holds a NUL character"
+    if acp.timeout is not None and not 0 < acp.timeout < math.inf:
+        return "acp.timeout must be more than 0 seconds"
     strange = [name for name in acp.env if not _VARIABLE.fullmatch(name)]
     return f"{strange[0]!r} in acp.env is no name of a variable" if strange else ""
 

@@ -22,6 +22,7 @@ import msgspec
 import trio
 
 from protocol.frames import DownwardFrame
+from protocol.records import CrashCause
 from supervisor.cgroup_base import find_base, read_count
 from supervisor.spawn import ExitStatus, Spawner, WorkerProcess
 from supervisor.worker_life import WorkerEnd, WorkerLife
@@ -30,6 +31,9 @@ EMPTY_SECONDS = 0.5
 """How long the end of a run waits for processes that were killed to be gone."""
 
 _PREFIX = "corral-"
+_EXPLAINED: frozenset[CrashCause] = frozenset({"signal", "exited_early", "channel_closed", "unresponsive"})
+"""What may be seen of a worker that the kernel kills: it may thrash before, and large ones take a while to be gone."""
+
 _KILLED = ExitStatus(None, signal.SIGKILL)
 _UNKNOWN = ExitStatus(None, None)
 
@@ -47,9 +51,19 @@ class Cgroup:
         (self.path / name).write_text(value, encoding="ascii")
 
     def oom_kills(self) -> int:
-        """How many of its processes were killed because memory was out; 0 where nobody tells."""
+        """How many of its processes were killed because memory was out, anywhere; 0 where nobody tells.
+
+        Those of cgroups below don't count: a tool may have made them, with ceilings of their own.
+        """
+        return self._count("memory.events.local", "oom_kill")
+
+    def is_too_small(self) -> bool:
+        """Whether it was this cgroup's own ceiling at which memory was out, not that of one around it or below."""
+        return self._count("memory.events.local", "oom") > 0
+
+    def _count(self, name: str, key: str) -> int:
         try:
-            return read_count((self.path / "memory.events").read_text(encoding="ascii"), "oom_kill")
+            return read_count((self.path / name).read_text(encoding="ascii"), key)
         except OSError:
             return 0
 
@@ -69,16 +83,15 @@ class Cgroup:
                 events.seek(0)
 
     def remove(self) -> bool:
-        """Remove it with what is below; False if something is left, because processes are still in it."""
+        """Remove it with all below; False if something is left, because processes are still in it."""
+        folders = [self.path]
         try:
-            for below in self.path.iterdir():
-                if below.is_dir():
-                    below.rmdir()
-            self.path.rmdir()
-        except FileNotFoundError:
-            return True
+            for folder in folders:
+                folders += filter(Path.is_dir, folder.iterdir())  # tools may have made some of their own
+            for folder in reversed(folders):
+                folder.rmdir()
         except OSError:
-            return False
+            return not self.path.exists()
         return True
 
 
@@ -125,7 +138,7 @@ class RunCgroups:
         placing = _PlacingSpawner(spawner, self)
         try:
             end = await worker.run(placing, assignment)
-            return end if placing.cgroup is None else judged(end, placing.cgroup.oom_kills())
+            return end if placing.cgroup is None else judged(end, self._why_killed(placing.cgroup))
         finally:
             if placing.cgroup is not None:
                 self._give_up(placing.cgroup)
@@ -146,6 +159,16 @@ class RunCgroups:
             cgroup.remove()
             return None
         return cgroup
+
+    def _why_killed(self, cgroup: Cgroup) -> str | None:
+        """What the kernel killed processes in ``cgroup`` for, in words; None if it killed none."""
+        if not cgroup.oom_kills():
+            return None
+        if cgroup.is_too_small():
+            return "with its tools it reached its ceiling of memory"
+        if self._around is not None and self._around.is_too_small():
+            return "all agents with their tools reached the run's ceiling of memory"
+        return "memory was out on the machine, or in a cgroup around the run"
 
     def _give_up(self, cgroup: Cgroup) -> None:
         """What was killed takes a moment to go: the next worker, or the end of the run, finds the cgroup empty."""
@@ -177,12 +200,15 @@ class _PlacingSpawner:
         self._spawner.close()
 
 
-def judged(end: WorkerEnd, oom_kills: int) -> WorkerEnd:
-    """``end``, with the cause ``out_of_memory`` where it was a SIGKILL that only the kernel can explain."""
-    is_unexplained = end.cause in ("signal", "exited_early")
-    if not oom_kills or not is_unexplained or end.status not in (_KILLED, _UNKNOWN):
+def judged(end: WorkerEnd, why_killed: str | None) -> WorkerEnd:
+    """``end``, with the cause ``out_of_memory`` where that is what the kernel killed it for.
+
+    ``why_killed`` is what the kernel killed processes of the worker's cgroup for, None if it killed none. It kills all
+    of them or none.
+    """
+    if why_killed is None or end.cause not in _EXPLAINED or end.status not in (_KILLED, _UNKNOWN):
         return end
-    return msgspec.structs.replace(end, cause="out_of_memory", detail="with its tools it reached its ceiling of memory")
+    return msgspec.structs.replace(end, cause="out_of_memory", detail=why_killed)
 
 
 def _make_around(base: Path | None, tree_bytes: int | None) -> Cgroup | None:

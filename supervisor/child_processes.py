@@ -17,8 +17,8 @@ from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
-import protocol
-from protocol.process_tree import end_orphans
+from protocol.process_tree import MARK_VARIABLE, end_orphans
+from supervisor.early_fork import own_packages
 from supervisor.worker_process import ExitStatus
 
 MOST_OPEN_FILES = 8192
@@ -49,8 +49,13 @@ class Family:
         self._open_files = _raise_open_files()
         _heed_children()
 
-    def start(self, entry: str, words: Sequence[str], kept: int, stderr: int | None) -> subprocess.Popen[bytes]:
-        """Start a process by exec that calls ``entry`` with ``words`` and ``kept``, a descriptor that it inherits."""
+    def start(
+        self, entry: str, words: Sequence[str], kept: int, stderr: int | None, mark: str | None = None
+    ) -> subprocess.Popen[bytes]:
+        """Start a process by exec that calls ``entry`` with ``words`` and ``kept``, a descriptor that it inherits.
+
+        ``mark`` is what its commands are to carry.
+        """
         folders = os.pathsep.join(map(str, self._folders))
         process = subprocess.Popen(
             [sys.executable, "-E", "-P", "-c", _BOOTSTRAP, folders, entry, *words, str(kept)],
@@ -58,6 +63,7 @@ class Family:
             stdout=subprocess.DEVNULL,
             stderr=stderr,
             pass_fds=(kept,),
+            env=None if mark is None else {**os.environ, MARK_VARIABLE: mark},
             process_group=0,
         )
         if hasattr(resource, "prlimit"):  # a tool that closes all it could have open would take long
@@ -75,16 +81,15 @@ class Family:
         if process is not None:
             process.returncode = code
         self._known.discard(pid)
-        if self._ends_orphans:
-            end_orphans(self._known)
+        self.end_orphans()
         if code is None or code >= 0:
             return ExitStatus(code, None)
         return ExitStatus(None, -code)
 
-
-def own_packages() -> tuple[Path, Path]:
-    root = Path(protocol.__path__[0]).parent
-    return root / "protocol", root / "workers"
+    def end_orphans(self) -> None:
+        """Kill the children that nobody here has started, if this process has no others."""
+        if self._ends_orphans:
+            end_orphans(self._known)
 
 
 def _heed_children() -> None:

@@ -15,7 +15,9 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from supervisor.early_fork import EarlyForkServer
     from supervisor.errors import SupervisorError
+    from supervisor.flags import FlagValues
 
 INTERRUPTED = 130
 STDOUT_CLOSED = 141
@@ -94,21 +96,37 @@ def _prepare(arguments: list[str]) -> Callable[[], int]:
     if values.is_given("help"):
         return lambda: _print(one_shot_parser().format_help())
     if values.is_given("version"):
-        from supervisor.version import installed_version
+        from protocol.version import installed_version
 
         return lambda: _print(f"corral {installed_version()}\n")
+    from supervisor.early_fork import fork_early
+
+    # With two CPUs two processes import at once: this one what a run needs, the other what its workers need.
+    early = fork_early() if values.text("spawn") != "fresh" and _cpus() > 1 else None
+    try:
+        return _prepare_run(values, early)
+    except BaseException:
+        if early is not None:
+            early.close()
+        raise
+
+
+def _prepare_run(values: FlagValues, early: EarlyForkServer | None) -> Callable[[], int]:
     from supervisor.config import read_settings
 
     settings = read_settings(values, os.environ, sys.stdin)
+    from protocol.key_scrubbing import take_out_of_environment
     from protocol.process_tree import forbid_inspection
-    from supervisor.key_scrubbing import take_out_of_environment
 
+    if early is not None:
+        early.begin(conceal=settings.environ)
     take_out_of_environment(settings.environ)
-    forbid_inspection()  # before the fork server is forked: it has a copy of the settings
+    forbid_inspection()
     from supervisor.spawn import choose_spawner, fork_early  # imports trio: what is wrong was told before
 
-    early = None if settings.spawn == "fresh" else fork_early()
-    from supervisor.oneshot import run_one_shot  # while the fork server imports what workers need
+    if early is None and settings.spawn != "fresh":
+        early = fork_early()
+    from supervisor.oneshot import run_one_shot
 
     spawner = choose_spawner(settings.spawn, early, ends_orphans=True)
 
@@ -119,6 +137,14 @@ def _prepare(arguments: list[str]) -> Callable[[], int]:
             spawner.close()
 
     return run
+
+
+def _cpus() -> int:
+    """How many CPUs this process may use."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS has no such call
+        return os.cpu_count() or 1
 
 
 def _load(target: str, arguments: list[str]) -> Callable[[], int]:

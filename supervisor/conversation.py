@@ -22,13 +22,13 @@ from protocol.records import (
     TurnSummary,
 )
 from protocol.tool_names import tools_of
+from protocol.version import installed_version
 from supervisor.config import OneShotSettings
 from supervisor.errors import StorageFailed
 from supervisor.hub import Hub
 from supervisor.run import Run
 from supervisor.spawn import Spawner
 from supervisor.store.session_store import SessionStore
-from supervisor.version import installed_version
 
 _KINDS: dict[str, TurnKind] = {"complete": "complete", "cancelled": "cancelled", "limit": "limit"}
 """Outcomes that are kinds of a turn's end; every other one is an ``error``."""

@@ -4,10 +4,39 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from itertools import count
+from typing import Protocol
 
 import trio
 
 from supervisor.core.endpoint_gate import CallKey, EndpointGate
+
+
+class SharedEndpoints(Protocol):
+    """What runs share: `Endpoints` where they are runs of one process, else one that asks another process."""
+
+    def join(self) -> int:
+        """See `Endpoints.join`."""
+        ...
+
+    def ask(self, endpoint: str, key: CallKey, go: Callable[[], None]) -> None:
+        """See `Endpoints.ask`."""
+        ...
+
+    def clean(self, key: CallKey) -> None:
+        """See `Endpoints.clean`."""
+        ...
+
+    def failed(self, key: CallKey) -> None:
+        """See `Endpoints.failed`."""
+        ...
+
+    def limited(self, key: CallKey) -> None:
+        """See `Endpoints.limited`."""
+        ...
+
+    def leave(self, member: int, agent_id: str) -> int:
+        """See `Endpoints.leave`."""
+        ...
 
 
 class Endpoints:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import argparse
 import math
+import os
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple, NoReturn, Protocol
@@ -237,6 +238,22 @@ FLAG_OF = {flag.name: flag for group in ONE_SHOT_FLAGS.values() for flag in grou
 """Each flag by its name."""
 
 
+class _HelpText(argparse.RawDescriptionHelpFormatter):
+    """As wide as the terminal. Asked for its own width, argparse would import what packs files for every run."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_terminal_width() - 2)
+
+
+def _terminal_width() -> int:
+    if (columns := os.environ.get("COLUMNS", "")).isdecimal():
+        return int(columns) or 80
+    try:
+        return os.get_terminal_size(1).columns or 80
+    except OSError:
+        return 80
+
+
 class _Parser(argparse.ArgumentParser):
     def error(self, message: str) -> NoReturn:
         raise WrongUsage(f"{message} (corral --help shows the options)")
@@ -249,7 +266,7 @@ def one_shot_parser() -> argparse.ArgumentParser:
         usage="corral [-p] TEXT [options]",
         description=DESCRIPTION,
         epilog=EPILOG,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        formatter_class=_HelpText,
         add_help=False,
         allow_abbrev=False,
     )

@@ -1,24 +1,18 @@
-"""The supervisor's side of a fork server: making one by fork, and talking to one. See `protocol.fork_frames`."""
+"""The supervisor's side of a fork server. See `protocol.fork_frames`."""
 
 from __future__ import annotations
 
-import importlib.util
 import os
 import signal
 import socket
 import subprocess
-import sys
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
-from importlib import import_module
-from pathlib import Path
-from typing import NoReturn
 
 import trio
 
 from protocol.fork_frames import (
-    FORK_SERVER_ENTRY,
     MAX_MESSAGE_BYTES,
     Exited,
     ForkRequest,
@@ -30,7 +24,7 @@ from protocol.fork_frames import (
     encode_fork_frame,
     notice_decoder,
 )
-from supervisor.child_processes import Family, end_process, own_packages
+from supervisor.child_processes import Family, end_process
 from supervisor.worker_process import Ends, ExitStatus, WorkerProcess, wait_for_exit
 
 _SILENT_SECONDS = 15.0
@@ -38,80 +32,6 @@ _SILENT_SECONDS = 15.0
 
 _CLOSE_SECONDS = 3.0
 """What a fork server has to end by itself: half a second of it is its workers' own."""
-
-
-def can_fork_safely() -> bool:
-    """Whether this system is fit for a fork server.
-
-    Linux is, where it has pidfds. On macOS system libraries start threads of their own, and there are no sockets of
-    type SEQPACKET.
-    """
-    if not sys.platform.startswith("linux"):
-        return False
-    try:
-        os.close(os.pidfd_open(os.getpid()))
-    except (AttributeError, OSError):
-        return False
-    return True
-
-
-class EarlyForkServer:
-    """A fork server that is a fork of this process, made by `fork_early`."""
-
-    def __init__(self, pid: int, control: socket.socket) -> None:
-        self.pid = pid
-        self.control = control
-
-    def close(self) -> None:
-        """End it: for a run that does not come about."""
-        self.control.close()
-        end_process(self.pid, 0.0)
-
-
-def fork_early() -> EarlyForkServer | None:
-    """Fork a fork server off this process, for `choose_spawner`; None where that is not safe or not possible.
-
-    For the front door, as soon as trio and msgspec are imported: the child goes on to import what workers need, while
-    the parent opens the session. The process must have one thread and must not have run an event loop.
-    """
-    if not can_fork_safely() or len(os.listdir("/proc/self/task")) != 1:  # noqa: PTH208 - names are enough
-        return None
-    ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
-    parent = os.getpid()
-    try:
-        pid = os.fork()
-    except OSError:  # no process left: what comes of it is told when a worker is to be started
-        ours.close()
-        theirs.close()
-        return None
-    if pid == 0:
-        _become_fork_server(parent, theirs.detach())
-    theirs.close()
-    with suppress(OSError):  # it did it itself
-        os.setpgid(pid, pid)
-    return EarlyForkServer(pid, ours)
-
-
-def _become_fork_server(supervisor: int, socket_fd: int) -> NoReturn:
-    """What runs in the fork. None of our stack may go on there, whatever happens."""
-    try:
-        for folder in own_packages():
-            _find_package_at(folder)
-        module, _, function = FORK_SERVER_ENTRY.partition(":")
-        getattr(import_module(module), function)(str(supervisor), socket_fd)
-    finally:
-        os._exit(1)
-
-
-def _find_package_at(folder: Path) -> None:
-    """Import the package in ``folder`` under its name, wherever ``sys.path`` would find one."""
-    if folder.name not in sys.modules:
-        file = folder / "__init__.py"
-        spec = importlib.util.spec_from_file_location(folder.name, file, submodule_search_locations=[str(folder)])
-        assert spec is not None
-        assert spec.loader is not None
-        sys.modules[folder.name] = package = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(package)
 
 
 class _Request:

@@ -14,7 +14,7 @@ from protocol.frames import AskGrant, GrantAnswer
 from protocol.usage import Usage
 from supervisor.core.endpoint_gate import CallKey
 from supervisor.core.grants import Admitted, Decision, Go, Grants, TreeLimits
-from supervisor.endpoints import Endpoints
+from supervisor.endpoints import SharedEndpoints
 
 REPLY_ALLOWANCE = 16_000
 """Tokens reserved for a reply without a cap of its own, while the run has a limit of tokens."""
@@ -39,11 +39,11 @@ class GrantGate:
         self._grants = Grants(limits, reply_allowance=REPLY_ALLOWANCE)
         self._takers: dict[str, GrantTaker] = {}
         self._changed = trio.Event()
-        self._endpoints: Endpoints | None = None
+        self._endpoints: SharedEndpoints | None = None
         self._member = 0
         self._endpoint_of: dict[CallKey, str] = {}
 
-    def share(self, endpoints: Endpoints) -> None:
+    def share(self, endpoints: SharedEndpoints) -> None:
         """From now on calls that are granted wait for their endpoint too, which other runs use.
 
         A rate limit then narrows the endpoint and holds nobody: only the call that met it waits as it was told.

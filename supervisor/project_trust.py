@@ -6,9 +6,7 @@ lies in ``trust/`` of the state folder, one for each project. Source: the safety
 
 from __future__ import annotations
 
-import hashlib
 import os
-import secrets
 from contextlib import suppress
 from pathlib import Path
 
@@ -47,7 +45,7 @@ def files_with_commands(project_root: Path) -> dict[str, str]:
         except OSError:
             continue  # it is no agent either
         if _names_a_command(content):
-            found[str(path.relative_to(project_root))] = hashlib.sha256(content).hexdigest()
+            found[str(path.relative_to(project_root))] = _sha256(content)
     return found
 
 
@@ -82,6 +80,8 @@ class TrustStore:
         """Write the record, whole or not at all; raises `StorageFailed`."""
         record = TrustRecord(project_root=str(project_root), files=files)
         path = self._path(project_root)
+        import secrets
+
         unfinished = path.with_name(f"{path.name}.{secrets.token_hex(8)}")
         try:
             make_private(self._folder)
@@ -108,5 +108,11 @@ class TrustStore:
         return True
 
     def _path(self, project_root: Path) -> Path:
-        name = hashlib.sha256(os.fsencode(project_root)).hexdigest()
+        name = _sha256(os.fsencode(project_root))
         return self._folder / f"{name}.json"
+
+
+def _sha256(content: bytes) -> str:
+    import hashlib  # loads a big library: a project without commands does not pay for it
+
+    return hashlib.sha256(content).hexdigest()

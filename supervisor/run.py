@@ -129,6 +129,7 @@ class Run:
             ceilings=settings.ceilings,
             pass_env=settings.pass_env,
             environment=settings.environment,
+            external=self.store.external_session(agent_id, spec.name) if is_main and spec.acp is not None else None,
         )
 
     def _begin(self, assignment: Assignment) -> AgentLife:

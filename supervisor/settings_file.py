@@ -7,9 +7,7 @@ it lies inside the project: then it came with the project. Source: the safety co
 
 from __future__ import annotations
 
-import difflib
 import re
-import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import TypeAlias, cast
@@ -43,10 +41,7 @@ class SettingsFile:
         """Read ``text``, the content of ``path``; raises `SettingsInvalid` with the file and the line."""
         self.path = path
         self._text = text
-        try:
-            content: dict[str, object] = tomllib.loads(text)
-        except (tomllib.TOMLDecodeError, RecursionError) as error:
-            raise SettingsInvalid(f"{path} is no TOML: {error}") from None
+        content = _read_toml(path, text) if text else {}
         tables = content.pop(_PROVIDERS, {})
         self._values = self._read_values(content)
         self.own_providers = self._read_providers(tables)
@@ -152,6 +147,8 @@ def line_of(text: str, key: Key) -> int:
     The parser tells no lines. But the text up to the end of a statement is TOML by itself, and up to the middle of one
     it is not: so the key begins on the line after the last good beginning that did not have it.
     """
+    import tomllib
+
     lines = text.splitlines(keepends=True)
     good = 0
     for count in range(1, len(lines) + 1):
@@ -214,6 +211,17 @@ def _in_words(value: object) -> str:
     return repr(value)
 
 
+def _read_toml(path: Path, text: str) -> dict[str, object]:
+    import tomllib  # a run without a file does not pay for it
+
+    try:
+        return tomllib.loads(text)
+    except (tomllib.TOMLDecodeError, RecursionError) as error:
+        raise SettingsInvalid(f"{path} is no TOML: {error}") from None
+
+
 def _nearest(name: str, known: Iterable[str]) -> str:
+    import difflib  # only a fault needs it
+
     near = difflib.get_close_matches(name, list(known), n=1)
     return f"; did you mean {near[0]}?" if near else ""

@@ -15,8 +15,10 @@ from protocol.fork_frames import FORK_SERVER_ENTRY, FRESH_WORKER_ENTRY
 from protocol.handshake import WORKER_ENTRY
 from supervisor.child_processes import Family
 from supervisor.config import SpawnMode
+from supervisor.early_fork import EarlyForkServer, begin_serving, can_fork_safely, fork_early
 from supervisor.errors import WrongUsage
-from supervisor.fork_server import EarlyForkServer, ServerLink, can_fork_safely, fork_early
+from supervisor.fork_server import ServerLink
+from supervisor.fresh_keeper import FreshKeeper
 from supervisor.worker_process import Ends, ExitStatus, WorkerProcess
 
 __all__ = [
@@ -87,18 +89,23 @@ class FreshSpawner:
 
     def __init__(self, family: Family | None = None) -> None:
         self._family = family or Family(WORKER_ENTRY, (), ends_orphans=False)
+        self._keeper: FreshKeeper | None = None
 
     async def spawn(self, kind: str) -> WorkerProcess:
         """See `Spawner.spawn`."""
+        keeper = self._keeper = self._keeper or self._start_keeper()
         ends = Ends.open()
         try:
             channel, stderr = ends.theirs
-            process = self._family.start(FRESH_WORKER_ENTRY, (self._family.entry, kind), channel, stderr)
+            words, mark = (self._family.entry, kind), keeper.mark if keeper else None
+            process = self._family.start(FRESH_WORKER_ENTRY, words, channel, stderr, mark)
         except OSError:
             ends.close_ours()
             raise
         finally:
             ends.close_theirs()
+        if keeper is not None:
+            keeper.tell(process.pid)
         return WorkerProcess(process.pid, ends, reap=partial(self._family.reap, process.pid, process))
 
     async def run(self) -> None:
@@ -106,7 +113,14 @@ class FreshSpawner:
         await trio.sleep_forever()
 
     def close(self) -> None:
-        """Nothing is left to end."""
+        """See `Spawner.close`."""
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            self._family.end_orphans()
+            keeper.dismiss()
+
+    def _start_keeper(self) -> FreshKeeper | None:
+        return FreshKeeper(self._family) if can_fork_safely() else None
 
 
 class ForkSpawner:
@@ -123,6 +137,7 @@ class ForkSpawner:
         self._link: ServerLink | None = None
         self._is_linked = trio.Event()
         if early is not None:
+            early.begin()
             family.know(early.pid)
             self._have_server(ServerLink(early.pid, early.control))
 
@@ -155,6 +170,7 @@ class ForkSpawner:
         link, self._link = self._link, None
         if link is not None:
             link.close()
+        self._fresh.close()
 
     def _start_server(self) -> ServerLink:
         ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
@@ -165,6 +181,7 @@ class ForkSpawner:
             raise
         finally:
             theirs.close()
+        begin_serving(ours)
         return self._have_server(ServerLink(process.pid, ours, process))
 
     def _have_server(self, link: ServerLink) -> ServerLink:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from importlib import import_module
 
-from workers.kinds import KINDS
+from workers.kinds import KINDS, load
 from workers.providers import http_transport
 from workers.providers.table import PROVIDERS
 from workers.tools.arguments import schemas
@@ -12,12 +12,19 @@ from workers.tools.table import TOOLS
 
 
 def preload() -> None:
-    """Import every module that a worker may need, the parts that are loaded at their first use too.
+    """Import every module that an agent's worker may need, the parts that are loaded at their first use too.
 
     Opens nothing and starts no thread.
     """
-    for target in (*KINDS.values(), *PROVIDERS.values()):
+    load("agent")
+    for target in PROVIDERS.values():
         import_module(target.partition(":")[0])
     schemas(TOOLS)
     # The first client of a process loads most of the HTTP library; it is dropped before it has opened anything.
     http_transport._new_client("http", "localhost", 1.0)  # pyright: ignore[reportPrivateUsage] - no other use for it
+
+
+def preload_kind(kind: str) -> None:
+    """Import what workers of ``kind`` need, where it is in the table: most runs have agents of our own alone."""
+    if kind in KINDS:
+        load(kind)

@@ -20,6 +20,7 @@ from contextlib import suppress
 from typing import NoReturn
 
 from protocol.fork_frames import (
+    MAX_BEGIN_BYTES,
     MAX_MESSAGE_BYTES,
     SPAWN_DESCRIPTORS,
     Exited,
@@ -29,10 +30,12 @@ from protocol.fork_frames import (
     Spawn,
     Spawned,
     SpawnFailed,
+    begin_decoder,
     encode_fork_frame,
     request_decoder,
 )
-from protocol.process_tree import become_subreaper, end_orphans, name_process
+from protocol.key_scrubbing import take_out_of_environment
+from protocol.process_tree import become_subreaper, end_orphans, forbid_inspection, name_process
 from workers.fork_worker import begin_forked_worker, close_all_but
 from workers.keeper import KeeperLink, fork_keeper
 
@@ -60,15 +63,32 @@ def run_fork_server(supervisor: str, socket_fd: int) -> NoReturn:
         preload()
         _check_one_thread()
         gc.freeze()
-        # From here on the server ends by itself, and in order.
-        _set_death_signal(0)
-        ForkServer(socket.socket(fileno=socket_fd), fork_keeper(int(supervisor))).serve()
+        control = socket.socket(fileno=socket_fd)
+        if _is_to_begin(control):
+            # From here on the server ends by itself, and in order.
+            _set_death_signal(0)
+            ForkServer(control, fork_keeper(int(supervisor))).serve()
     except BaseException as error:
         sys.excepthook(type(error), error, error.__traceback__)
         with suppress(OSError, ValueError):
             sys.stderr.flush()
         os._exit(1)
     os._exit(0)
+
+
+def _is_to_begin(control: socket.socket) -> bool:
+    """Take the first message; False if there is none because the supervisor has gone or has no use for a server.
+
+    It may come long after the imports: a supervisor that forks a server first of all reads its settings meanwhile.
+    """
+    try:
+        data = control.recv(MAX_BEGIN_BYTES)
+    except ConnectionResetError:
+        return False
+    if not data:
+        return False
+    take_out_of_environment(begin_decoder.decode(data).conceal)
+    return True
 
 
 class ForkServer:
@@ -140,6 +160,10 @@ class ForkServer:
         if len(descriptors) != SPAWN_DESCRIPTORS:  # the system drops those that we have no room for
             return SpawnFailed(number=request.number, errno=errno.EMFILE)
         channel, stderr = descriptors
+        from workers.fork_preload import preload_kind
+
+        with suppress(ImportError):  # the worker, which tries it again, tells of it
+            preload_kind(request.kind)
         try:
             pid = os.fork()
         except OSError as error:
@@ -205,6 +229,7 @@ def _stand_alone(socket_fd: int) -> None:
     os.close(null)
     become_subreaper()
     name_process("corral-forks")
+    forbid_inspection()  # it may have a copy of the settings, or of the environment as the supervisor got it
 
 
 def _die_with(supervisor: int) -> None:

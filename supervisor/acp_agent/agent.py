@@ -29,6 +29,7 @@ from protocol.jsonrpc import (
     Response,
     decode,
 )
+from protocol.version import installed_version
 from supervisor.acp_agent.connection import Connection
 from supervisor.acp_agent.core import messages
 from supervisor.acp_agent.core.prompt_text import PromptRefused, prompt_text
@@ -39,7 +40,6 @@ from supervisor.acp_agent.refusal import Refusal, error_of
 from supervisor.acp_agent.session import ClientSession
 from supervisor.acp_agent.sessions import Sessions
 from supervisor.errors import SupervisorError
-from supervisor.version import installed_version
 
 Params = TypeVar("Params", bound=Message)
 

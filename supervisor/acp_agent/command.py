@@ -13,6 +13,7 @@ from pathlib import Path
 
 import trio
 
+from protocol.key_scrubbing import take_out_of_environment
 from protocol.process_tree import become_subreaper, forbid_inspection, kill_strays
 from supervisor.acp_agent.serve import serve
 from supervisor.acp_agent.sessions import SettingsReader
@@ -20,7 +21,6 @@ from supervisor.commands.command_line import help_asked, note, write
 from supervisor.config import OneShotSettings, read_plain_settings, read_settings
 from supervisor.errors import WrongUsage
 from supervisor.flags import FLAG_OF, FlagValues, parse_one_shot
-from supervisor.key_scrubbing import take_out_of_environment
 from supervisor.model_choice import key_variables
 from supervisor.settings_file import FOR_ONE_RUN, SettingsFile, read_settings_file
 from supervisor.spawn import choose_spawner, fork_early

@@ -125,7 +125,8 @@ class ClientSession:
         if self._settings.timeout is not None:
             watchers.start_soon(self._watch_time, self._settings.timeout, run)
         # A second shell may look on; where it can't, the turn is none the worse.
-        await watchers.start(LiveServer(RunView(run, os.getpid(), partial(self._end_run, run)), self._hub).serve)
+        view = RunView(run, os.getpid(), partial(self._end_run, run))
+        await watchers.start(LiveServer(view, self._hub, process_goes_on=True).serve)
 
     async def _watch_time(self, seconds: float, run: Run) -> None:
         await trio.sleep(seconds)

@@ -11,12 +11,11 @@ import trio
 
 from protocol.command_frames import CommandEnded
 from protocol.frames import Finished
-from supervisor.batch import ledger_schema as schema
 from supervisor.batch.attempt_turn import AttemptTurn
 from supervisor.batch.commands import plain_environment
 from supervisor.batch.core.job_file import Check
 from supervisor.batch.core.outcome import AttemptEnd, setup_failed
-from supervisor.batch.folder import JOBS
+from supervisor.batch.folder import attempt_folder
 from supervisor.batch.isolation import WORK, PatchFailed, SetupFailed, WorkPlace
 from supervisor.batch.plan import PlannedJob
 from supervisor.batch.records import CheckResult
@@ -34,7 +33,8 @@ class Attempt:
         self._job = job
         self._n = n
         self._around = around
-        self._folder = around.folder / JOBS / job.id / f"attempt-{n}"
+        self._journal = around.journal(job.id, n)
+        self._folder = attempt_folder(around.folder, job.id, n)
         self._stopping: Finished | None = None
         self._scope: trio.CancelScope | None = None
         """Of what is not the turn and may be stopped: making the folder, the check."""
@@ -72,7 +72,7 @@ class Attempt:
         if place is None:
             return self._cancelled()
         self._findings.note(place=place)
-        self._turn = AttemptTurn(self._job, self._n, self._around, self._folder, begun, self._findings)
+        self._turn = AttemptTurn(self._job, self._n, self._around, self._journal, begun, self._findings)
         if self._stopping is not None:
             self._turn.stop(self._stopping)
         end = await self._turn.run(place.root)
@@ -89,9 +89,9 @@ class Attempt:
 
         Raises `SetupFailed`.
         """
-        job, ledger = self._job, self._around.ledger
+        job = self._job
         workdir = None if job.isolation == "none" else str((self._folder / WORK).relative_to(self._around.folder))
-        begun = ledger.write(*schema.begin_attempt(job.id, self._n, ledger.epoch, workdir, self._findings.started))
+        begun = self._journal.begin(workdir, self._findings.started)
         try:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             if workdir is not None:
@@ -171,7 +171,7 @@ class Attempt:
         (self._folder / "index.tmp").unlink(missing_ok=True)
 
     async def _keep_ref(self, place: WorkPlace) -> str:
-        name = f"refs/corral/{self._around.ledger.batch_id}/{self._job.id}"
+        name = f"refs/corral/{self._around.batch_id}/{self._job.id}"
         return await self._around.isolation.keep_as_ref(place, self._folder, name, f"corral: {self._job.id}")
 
 

@@ -11,10 +11,10 @@ import trio
 
 from protocol.frames import Finished
 from supervisor import exit_codes
-from supervisor.batch import ledger_schema as schema
-from supervisor.batch import process_trees
-from supervisor.batch.attempt_sink import WIRE, AttemptSink
+from supervisor.batch.attempt_log import AttemptLog
+from supervisor.batch.attempt_sink import AttemptSink
 from supervisor.batch.core.outcome import AttemptEnd, end_of_turn, setup_failed
+from supervisor.batch.journal import Journal
 from supervisor.batch.plan import PlannedJob
 from supervisor.batch.report import Findings, Surroundings
 from supervisor.conversation import Conversation, open_store
@@ -24,7 +24,7 @@ from supervisor.hub import Hub
 from supervisor.oneshot import CAPABILITIES
 from supervisor.run import Run
 from supervisor.spawn import Spawner, WorkerProcess
-from supervisor.store.session_store import SessionStore, Ticket
+from supervisor.store.session_store import Ticket
 
 _EXIT_CODES = {"sighup": 129, "sigint": 130, "sigterm": 143}
 """Of a turn that a signal to the batch ended."""
@@ -34,18 +34,18 @@ class AttemptTurn:
     """Runs it once; what becomes known goes into ``findings``."""
 
     def __init__(
-        self, job: PlannedJob, n: int, around: Surroundings, folder: Path, begun: Ticket, findings: Findings
+        self, job: PlannedJob, n: int, around: Surroundings, journal: Journal, begun: Ticket, findings: Findings
     ) -> None:
         """``begun`` is done when the ledger knows of the attempt: no process starts before that."""
         self._job = job
         self._n = n
         self._around = around
-        self._folder = folder
+        self._journal = journal
         self._begun = begun
         self._findings = findings
         self._stopping: Finished | None = None
         self._run: Run | None = None
-        self._sink: AttemptSink | None = None
+        self._log: AttemptLog | None = None
         self._spawn_errno: int | None = None
 
     async def run(self, root: Path) -> AttemptEnd:
@@ -56,13 +56,14 @@ class AttemptTurn:
         except StorageFailed as error:
             return AttemptEnd(outcome="setup", reason=error.code, message=str(error), out_of_room=True)
         try:
-            self._around.ledger.write(schema.know_session(self._job.id, self._n, store.session_id))
+            self._journal.has_session(store.session_id)
             self._findings.note(session_id=store.session_id)
             try:
-                self._sink = sink = self._make_sink(store)
+                self._log = log = self._around.open_log(self._job.id, self._n, self._log_failed)
             except OSError as error:
                 return setup_failed("log", f"its log can't be written: {error.strerror or error}", error.errno)
-            self._findings.note(log=self._folder / WIRE)
+            self._findings.note(log=log.path)
+            sink = AttemptSink(log, store.main_agent_id, self._take_usage)
             hub, spawner = Hub(Tagger(store.session_id), [sink]), _TurnSpawner(self._around.spawner, self)
             return await self._converse(Conversation(settings, store, hub, spawner), settings.prompt, sink)
         finally:
@@ -79,20 +80,13 @@ class AttemptTurn:
 
     def log(self, text: str) -> None:
         """Lines for ``stderr.log``."""
-        if self._sink is not None:
-            self._sink.note(text)
+        if self._log is not None:
+            self._log.note(text)
 
     def close(self) -> None:
         """Close the log."""
-        if self._sink is not None:
-            self._sink.close()
-
-    def _make_sink(self, store: SessionStore) -> AttemptSink:
-        around = self._around
-        sink = AttemptSink(self._folder, store.main_agent_id, on_usage=self._take_usage, on_failure=self._log_failed)
-        if around.pass_on is not None:
-            sink.pass_on(self._job.id, self._n, around.pass_on, around.room)
-        return sink
+        if self._log is not None:
+            self._log.close()
 
     async def _converse(self, conversation: Conversation, prompt: str, sink: AttemptSink) -> AttemptEnd:
         conversation.open(CAPABILITIES)
@@ -139,9 +133,7 @@ class AttemptTurn:
 
     def has_process(self, process: WorkerProcess) -> None:
         """The root agent has its process."""
-        started = process_trees.start_time(process.pid)
-        self._around.ledger.write(schema.know_process(self._job.id, self._n, process.pid, started))
-        self._around.on_process(self._job.id, self._n, process.pid)
+        self._journal.has_process(process.pid)
 
     def spawn_failed(self, error: OSError) -> None:
         """A process of the attempt could not be started."""
@@ -150,8 +142,7 @@ class AttemptTurn:
     def _take_usage(self, run: Run) -> None:
         used, by_agent, uncertain = run.usage.run_total(), run.usage.by_name(), run.uncertain_calls
         self._findings.note(usage=used, usage_by_agent=by_agent, uncertain_calls=uncertain)
-        self._around.ledger.write(schema.put_usage(self._job.id, self._n, used, by_agent, uncertain))
-        self._around.on_usage(self._job.id, self._n, used)
+        self._journal.has_used(used, by_agent, uncertain)
 
     def _log_failed(self, error: OSError) -> None:
         message = f"its log can't be written: {error.strerror}"

@@ -11,6 +11,7 @@ from functools import partial
 
 import trio
 
+from protocol.key_scrubbing import take_out_of_environment
 from protocol.process_tree import become_subreaper, forbid_inspection, kill_strays
 from supervisor.batch import ledger_schema as schema
 from supervisor.batch.cleaning import leftovers
@@ -22,12 +23,13 @@ from supervisor.batch.lost import end_lost
 from supervisor.batch.merge import merge
 from supervisor.batch.plan import Plan, make_plan
 from supervisor.batch.process_trees import start_time
+from supervisor.batch.remote.ray_api import refuse_without_ray
+from supervisor.batch.remote.ray_cluster import RayCluster
 from supervisor.batch.resume import Resumption, take_up
 from supervisor.batch.runner import BatchSetup, run_batch
 from supervisor.batch.status import status
 from supervisor.commands.command_line import help_asked, table, write
-from supervisor.errors import StorageFailed
-from supervisor.key_scrubbing import take_out_of_environment
+from supervisor.errors import StorageFailed, WrongUsage
 from supervisor.sinks.notes import write_note
 from supervisor.spawn import Spawner, choose_spawner, fork_early
 from supervisor.terminal_text import printable
@@ -52,6 +54,8 @@ def batch(arguments: list[str]) -> int:
 
 def _run(command_line: CommandLine, argv: list[str]) -> int:
     options = command_line.options
+    if options.ray is not None:
+        refuse_without_ray()
     lock = FolderLock(options.folder) if options.folder.is_dir() and not options.dry_run else None
     try:
         state = read_ledger(options.folder)
@@ -59,15 +63,21 @@ def _run(command_line: CommandLine, argv: list[str]) -> int:
         resumption = take_up(
             plan.jobs, state, rerun=options.rerun, on_changed=options.on_changed, file=options.jobs_file
         )
+        _refuse_unshared(options, plan)
         _tell(plan)
         if options.dry_run:
             return write(_plan_text(plan, state))
-        spawner = _make_spawner(plan)
+        spawner = _make_spawner(plan, with_cluster=options.ray is not None)
         try:
             if lock is None:
                 make_folder(options.folder)
                 lock = FolderLock(options.folder)
-            return _run_locked(options, plan, resumption, state, spawner, argv)
+            cluster = RayCluster.open(options.ray, options.slots) if options.ray is not None else None
+            try:
+                return _run_locked(options, plan, resumption, state, spawner, cluster, argv)
+            finally:
+                if cluster is not None:
+                    cluster.close()
         finally:
             spawner.close()
     finally:
@@ -75,12 +85,25 @@ def _run(command_line: CommandLine, argv: list[str]) -> int:
             lock.release()
 
 
-def _make_spawner(plan: Plan) -> Spawner:
+def _refuse_unshared(options: BatchOptions, plan: Plan) -> None:
+    """Raise `WrongUsage` where a job is to work in its folder itself, and other machines may not have that."""
+    there = [job.id for job in plan.jobs if job.isolation == "none"]
+    if options.ray is None or options.shared_fs or not there:
+        return
+    named = there[0] if len(there) == 1 else f"{there[0]} and {len(there) - 1} more"
+    raise WrongUsage(
+        f"{named} would work in the folder itself (isolation none), which other machines may not have: --shared-fs "
+        "says that they do; --isolation copy or worktree brings it there"
+    )
+
+
+def _make_spawner(plan: Plan, *, with_cluster: bool) -> Spawner:
     """Take the keys out of the environment, then make what starts workers."""
     take_out_of_environment({name for job in plan.jobs for name in job.settings.environ})
     forbid_inspection()  # before the fork server is forked: it has a copy of the settings
     early = None if plan.plain.spawn == "fresh" else fork_early()
-    return choose_spawner(plan.plain.spawn, early, ends_orphans=True)
+    # With a cluster there are other children: then nobody here makes attempts, so nobody here leaves orphans.
+    return choose_spawner(plan.plain.spawn, early, ends_orphans=not with_cluster)
 
 
 def _run_locked(
@@ -89,6 +112,7 @@ def _run_locked(
     resumption: Resumption,
     state: LedgerState | None,
     spawner: Spawner,
+    cluster: RayCluster | None,
     argv: Sequence[str],
 ) -> int:
     make_folder(options.folder)
@@ -114,12 +138,14 @@ def _run_locked(
             state=now,
             ledger=ledger,
             leftovers=leftovers(now, options.folder, options.keep),
+            cluster=cluster,
         )
         return trio.run(partial(run_batch, setup, spawner))
     finally:
         ledger.close()
         spawner.close()
-        kill_strays()
+        if cluster is None:
+            kill_strays()
 
 
 def _tell(plan: Plan) -> None:

@@ -34,6 +34,7 @@ BATCH_FLAGS: dict[str, tuple[Flag, ...]] = {
         Flag("on-changed", "WHAT", "a known id with another spec: refuse (default), rerun or keep"),
         Flag("dry-run", "", "check everything, print the plan, start nothing"),
         Flag("backend", "NAME", "where the agents run: local (default) or ray[:ADDRESS]"),
+        Flag("shared-fs", "", "with ray: all machines have the jobs' folders at the same paths"),
     ),
     "where a job works": (
         Flag("isolation", "MODE", "auto (default), none, copy or worktree"),
@@ -92,7 +93,8 @@ class BatchValues(FlagValues):
 class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     """The batch's own settings. Times are in seconds, sizes in bytes.
 
-    ``least_slots`` to ``slots`` jobs run at once. ``shard`` is part and number of parts.
+    ``least_slots`` to ``slots`` jobs run at once. ``shard`` is part and number of parts. ``ray`` is the address of a
+    Ray cluster that makes the attempts, empty: one that is started here for them; None: they are made here.
     """
 
     jobs_file: str
@@ -122,6 +124,8 @@ class BatchOptions(msgspec.Struct, frozen=True, kw_only=True):
     include_events: bool
     progress: ProgressKind
     heartbeat: float
+    ray: str | None = None
+    shared_fs: bool = False
 
 
 class CommandLine(msgspec.Struct, frozen=True, kw_only=True):
@@ -188,7 +192,6 @@ def _read_options(values: BatchValues) -> BatchOptions:
     for name in _MONEY:
         if values.is_given(name):
             raise WrongUsage(f"--{name} can't be held: there is no table of prices yet")
-    _refuse_other_backends(values.text("backend") or "local")
     if len(values.words) != 1:
         raise WrongUsage("corral batch takes one job file, or - for standard input (corral batch --help says more)")
     least, slots = _read_slots(values.text("jobs") or "auto")
@@ -222,14 +225,21 @@ def _read_options(values: BatchValues) -> BatchOptions:
         include_events=values.switch("include-events"),
         progress=cast("ProgressKind", values.choice("progress", get_args(ProgressKind), "auto")),
         heartbeat=values.number("heartbeat") or 30.0,
+        ray=_read_backend(values.text("backend") or "local"),
+        shared_fs=values.switch("shared-fs"),
     )
 
 
-def _refuse_other_backends(backend: str) -> None:
-    if backend == "ray" or backend.startswith("ray:"):
-        raise WrongUsage("--backend ray is not built yet: run the shards of one file with --shard I/N on each machine")
-    if backend != "local":
-        raise WrongUsage(f"--backend is local or ray[:ADDRESS], not {backend!r}")
+def _read_backend(text: str) -> str | None:
+    """The address of a Ray cluster, empty for one of our own; None for no Ray."""
+    name, colon, address = text.partition(":")
+    if text == "local":
+        return None
+    if name != "ray" or (colon and not address):
+        raise WrongUsage(f"--backend is local or ray[:ADDRESS], not {text!r}")
+    if address.startswith("ray://"):
+        raise WrongUsage(f"--backend {text}: start the batch on a machine of the cluster, with the address of its GCS")
+    return address
 
 
 def _read_folder(values: BatchValues) -> Path:

@@ -84,6 +84,11 @@ def make_folder(folder: Path) -> None:
         raise StorageFailed(f"{folder} can't be made: {error.strerror or error}", full=is_full(error)) from None
 
 
+def attempt_folder(folder: Path, job_id: str, n: int) -> Path:
+    """The folder of an attempt in that of the batch."""
+    return folder / JOBS / job_id / f"attempt-{n}"
+
+
 def write_whole(path: Path, content: bytes) -> None:
     """Write a file whole or not at all, and on the disk when this returns; raises `OSError`."""
     unfinished = path.with_name(path.name + ".tmp")

@@ -26,6 +26,13 @@ _DIFF = (
     *("diff", "--cached", "--binary", "--full-index", "--no-renames", "--no-ext-diff", "--no-textconv", "--no-color"),
     *("--src-prefix=a/", "--dst-prefix=b/"),
 )
+_OURS = {
+    "GIT_AUTHOR_NAME": "corral",
+    "GIT_AUTHOR_EMAIL": "corral@localhost",
+    "GIT_COMMITTER_NAME": "corral",
+    "GIT_COMMITTER_EMAIL": "corral@localhost",
+}
+"""Who commits, where we do."""
 QUERY_SECONDS = 60.0
 
 PATCH_SCRIPT = """\
@@ -48,6 +55,17 @@ tree=$("$@" write-tree)
 commit=$("$@" commit-tree "$tree" -p HEAD -m "$message")
 "$@" update-ref "$name" "$commit"
 """
+
+REF_OF_PATCH_SCRIPT = """\
+set -e
+base=$1 patch=$2 name=$3 message=$4; shift 4
+"$@" read-tree "$base"
+[ ! -s "$patch" ] || "$@" apply --cached --binary --whitespace=nowarn "$patch"
+tree=$("$@" write-tree)
+commit=$("$@" commit-tree "$tree" -p "$base" -m "$message")
+"$@" update-ref "$name" "$commit"
+"""
+"""Let the name ``$3`` stand for the commit ``$1`` with the patch ``$2``, without any files."""
 
 REMOVE_SCRIPT = """\
 work=$1; shift
@@ -77,7 +95,7 @@ def git_environment(also: Mapping[str, str] | None = None) -> dict[str, str]:
 
 def find_repository(folder: Path) -> Repository | None:
     """The repository that ``folder`` lies in; None for none, a bare one, or where there is no git."""
-    told = _ask(folder, "rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
+    told = ask(folder, "rev-parse", "--path-format=absolute", "--show-toplevel", "--git-common-dir")
     lines = told.splitlines() if told is not None else []
     if len(lines) != 2:
         return None
@@ -86,7 +104,7 @@ def find_repository(folder: Path) -> Repository | None:
 
 def resolve_commit(repository: Repository, name: str) -> str | None:
     """The full name of the commit that ``name`` stands for; None for none."""
-    told = _ask(Path(repository.top), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
+    told = ask(Path(repository.top), "rev-parse", "--verify", "--quiet", "--end-of-options", f"{name}^{{commit}}")
     return told.strip() if told else None
 
 
@@ -95,14 +113,14 @@ def has_folder(repository: Repository, sha: str, folder: Path) -> bool:
     inside = folder.relative_to(repository.top).as_posix()
     if inside == ".":
         return True
-    told = _ask(Path(repository.top), "cat-file", "-t", f"{sha}:{inside}")
+    told = ask(Path(repository.top), "cat-file", "-t", f"{sha}:{inside}")
     return told is not None and told.strip() == "tree"
 
 
 def is_dirty(repository: Repository, ours: Sequence[Path]) -> bool:
     """Whether anything in the repository is not committed; ``ours``, the batch's own files, do not count."""
     excluded = [f":(exclude,top){path.relative_to(repository.top)}" for path in ours if _lies_in(path, repository.top)]
-    told = _ask(Path(repository.top), "status", "--porcelain", "--", ":(top)", *excluded)
+    told = ask(Path(repository.top), "status", "--porcelain", "--", ":(top)", *excluded)
     return bool(told and told.strip())
 
 
@@ -110,14 +128,14 @@ def unfilled(repository: Repository, sha: str) -> tuple[str, ...]:
     """What a worktree of the commit will lack: submodules, files of LFS."""
     top = Path(repository.top)
     found: list[str] = []
-    if _ask(top, "cat-file", "-e", f"{sha}:.gitmodules") is not None:
+    if ask(top, "cat-file", "-e", f"{sha}:.gitmodules") is not None:
         found.append("submodules")
-    if _ask(top, "grep", "-q", "filter=lfs", sha, "--", "*.gitattributes") is not None:
+    if ask(top, "grep", "-q", "filter=lfs", sha, "--", "*.gitattributes") is not None:
         found.append("files of Git LFS")
     return tuple(found)
 
 
-def _ask(folder: Path, *words: str) -> str | None:
+def ask(folder: Path, *words: str) -> str | None:
     """What git answers; None if it fails."""
     command = [*GIT, "-C", str(folder), *words]
     try:
@@ -162,6 +180,11 @@ def ref_command(name: str, message: str) -> tuple[str, ...]:
     return ("sh", "-c", REF_SCRIPT, "ref", name, message, *GIT)
 
 
+def ref_of_patch_command(base: str, patch: Path, name: str, message: str) -> tuple[str, ...]:
+    """See `REF_OF_PATCH_SCRIPT`; for `bare_environment`."""
+    return ("sh", "-c", REF_OF_PATCH_SCRIPT, "ref", base, str(patch), name, message, *GIT, *_NO_LFS)
+
+
 def remove_command(work: Path, common: str | None) -> tuple[str, ...]:
     """See `REMOVE_SCRIPT`; ``common`` None for a folder that is no worktree."""
     git = () if common is None else (*GIT, f"--git-dir={common}")
@@ -176,10 +199,13 @@ def admin_folder(work: Path) -> Path:
 
 def worktree_environment(admin: Path, work: Path, index: Path) -> dict[str, str]:
     """For commands on a worktree that don't believe what its own ``.git`` says, nor touch its index."""
-    author = {"GIT_AUTHOR_NAME": "corral", "GIT_AUTHOR_EMAIL": "corral@localhost"}
-    committer = {"GIT_COMMITTER_NAME": "corral", "GIT_COMMITTER_EMAIL": "corral@localhost"}
     where = {"GIT_DIR": str(admin), "GIT_WORK_TREE": str(work), "GIT_INDEX_FILE": str(index)}
-    return git_environment({**where, **author, **committer})
+    return git_environment({**where, **_OURS})
+
+
+def bare_environment(repository: Repository, index: Path) -> dict[str, str]:
+    """For commands on a repository that touch neither its files nor its index."""
+    return git_environment({"GIT_DIR": repository.common, "GIT_INDEX_FILE": str(index), **_OURS})
 
 
 def count_changes(numstat: bytes) -> Changes:

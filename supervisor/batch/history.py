@@ -107,6 +107,7 @@ class History:
             changes=None if patch is None else patch.changes,
             check=report.check,
             log=None if report.log is None else os.path.relpath(report.log, self._folder),
+            host=report.host or bare.host,
         )
 
     def _bare(self, job: PlannedJob, verdict: Verdict, batch_id: str, retries_used: int) -> JobResult:

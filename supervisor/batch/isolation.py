@@ -8,8 +8,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractAsyncContextManager
 from pathlib import Path
+from typing import TypeAlias
 
 import msgspec
 import trio
@@ -25,6 +27,9 @@ WORK = "work"
 PATCH = "patch.diff"
 CLEAN_UP_SECONDS = 10.0
 _NAMES_IN_A_COMMAND = 500
+
+MakeLock: TypeAlias = Callable[[str], AbstractAsyncContextManager[object]]
+"""A lock for a repository, by its common folder."""
 
 
 class SetupFailed(Exception):
@@ -60,13 +65,17 @@ class PatchFailed(Exception):
 
 
 class Isolation:
-    """Makes work folders below the batch's ``folder``, at most ``copy_max`` bytes each, and removes them."""
+    """Makes work folders below the batch's ``folder``, at most ``copy_max`` bytes each, and removes them.
 
-    def __init__(self, commands: Commands, folder: Path, *, copy_max: int) -> None:
+    ``lock`` gives what is held while a worktree of a repository is made; without it only this process's own wait.
+    """
+
+    def __init__(self, commands: Commands, folder: Path, *, copy_max: int, lock: MakeLock | None = None) -> None:
         self._commands = commands
         self._folder = folder
         self._copy_max = copy_max
         self._locks: dict[str, trio.Lock] = {}
+        self._lock: MakeLock = lock or (lambda common: self._locks.setdefault(common, trio.Lock()))
 
     async def prepare(self, job: PlannedJob, attempt: Path) -> WorkPlace:
         """Make the work folder in ``attempt``; raises `SetupFailed`. Cancelling may leave a part of it behind."""
@@ -86,7 +95,7 @@ class Isolation:
         repository, base = job.repository, job.base
         assert repository is not None and base is not None
         command = git.add_command(repository, work, base)
-        async with self._locks.setdefault(repository.common, trio.Lock()):
+        async with self._lock(repository.common):
             await self._run("worktree", command, git.git_environment())
         admin = git.admin_folder(work)
         inside = job.source.relative_to(repository.top)
@@ -96,7 +105,7 @@ class Isolation:
         return WorkPlace(root=root, work=work, admin=admin)
 
     async def _copy(self, job: PlannedJob, work: Path) -> WorkPlace:
-        size = await trio.to_thread.run_sync(_size_below, job.source, self._folder, self._copy_max)
+        size = await trio.to_thread.run_sync(size_below, job.source, self._folder, self._copy_max)
         if size > self._copy_max:
             message = f"{job.source} has more than {self._copy_max} bytes: raise --copy-max, or use another isolation"
             raise SetupFailed(setup_failed("copy_max", message))
@@ -157,7 +166,7 @@ def _seal(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _size_below(source: Path, left_out: Path, enough: int) -> int:
+def size_below(source: Path, left_out: Path, enough: int) -> int:
     """The bytes of all files below ``source`` but those in ``left_out``; counting ends once it is over ``enough``."""
     total = 0
     waiting = [source]

@@ -17,12 +17,12 @@ from pathlib import Path
 
 import msgspec
 
+from protocol.version import installed_version
 from supervisor.batch import ledger_schema as schema
 from supervisor.batch.ledger_schema import StoredAttempt, StoredJob, StoredResult, StoredRun
 from supervisor.errors import StorageFailed, StoreCorrupt, StoreNewer
 from supervisor.store.schema import Write
 from supervisor.store.writer import Ticket, Writer, run_transaction
-from supervisor.version import installed_version
 
 FILE_NAME = "ledger.db"
 BUSY_SECONDS = 5.0

@@ -6,13 +6,13 @@ import trio
 
 from protocol.codec import encode_json
 from protocol.records import Hello, Record
+from protocol.version import installed_version
 from supervisor.batch.core.words import STATUSES
 from supervisor.batch.records import BatchSummary, JobResult
 from supervisor.config import OutputFormat
 from supervisor.live.figures import duration, tokens
 from supervisor.sinks.stdout_writer import StdoutWriter
 from supervisor.terminal_text import printable
-from supervisor.version import installed_version
 
 MOST_ROWS = 100
 """Of more jobs only those that are not ok have a row."""

@@ -15,22 +15,21 @@ import trio
 
 from protocol.usage import Usage
 from supervisor.admission import available_memory
-from supervisor.batch.attempt import Attempt
+from supervisor.batch.attempt_maker import AttemptMaker
 from supervisor.batch.books import Books
 from supervisor.batch.cleaning import Cleaning, Leftover
-from supervisor.batch.commands import Commands
 from supervisor.batch.core.ending import end_reason, exit_code
 from supervisor.batch.core.halting import Breaker, HaltJudge
 from supervisor.batch.core.outcome import Verdict
 from supervisor.batch.core.schedule import Schedule
 from supervisor.batch.core.words import HaltReason
 from supervisor.batch.flags import BatchOptions
-from supervisor.batch.isolation import Isolation
 from supervisor.batch.ledger import Ledger, LedgerState
 from supervisor.batch.plan import Plan, PlannedJob
 from supervisor.batch.progress import Snapshot
 from supervisor.batch.records import JobResult
-from supervisor.batch.report import AttemptReport, Surroundings
+from supervisor.batch.remote.ray_cluster import RayCluster
+from supervisor.batch.report import AttemptReport, RunningAttempt
 from supervisor.batch.resume import Resumption, scheduled
 from supervisor.batch.watches import Watches
 from supervisor.batch.ways_out import WaysOut
@@ -54,6 +53,8 @@ class BatchSetup(msgspec.Struct, frozen=True, kw_only=True):
     state: LedgerState
     ledger: Ledger
     leftovers: tuple[Leftover, ...]
+    cluster: RayCluster | None = None
+    """What makes the attempts; None: this process."""
 
 
 async def run_batch(setup: BatchSetup, spawner: Spawner) -> int:
@@ -76,34 +77,17 @@ class BatchRun:
             retry_on=options.retry_on,
             started_at=trio.current_time(),
         )
-        self._live: dict[str, tuple[Attempt, float]] = {}
+        self._live: dict[str, tuple[RunningAttempt, float]] = {}
         self._changed = trio.Event()
         self._books = Books(options, plan, state, setup.ledger, setup.resumption.orphaned, self._storage_failed)
         self._ways_out = WaysOut(self._schedule, self._books, self._live, lambda: self._changed.set())
         self._judge = HaltJudge(options.halt, len(plan.jobs))
         self._breaker = Breaker(options.breaker)
         self._endpoints = Endpoints()
-        commands = Commands(spawner)
-        isolation = Isolation(commands, options.folder, copy_max=options.copy_max)
-        self._cleaning = Cleaning(isolation, setup.ledger, options.keep, self._books.progress.note)
-        self._around = self._surroundings(commands, isolation)
-
-    def _surroundings(self, commands: Commands, isolation: Isolation) -> Surroundings:
-        output = self._books.output
-        return Surroundings(
-            folder=self._options.folder,
-            ledger=self._setup.ledger,
-            spawner=self._spawner,
-            commands=commands,
-            isolation=isolation,
-            endpoints=self._endpoints,
-            keeps_refs=self._options.ref,
-            on_process=self._books.has_process,
-            on_usage=self._take_usage,
-            on_note=self._books.progress.note,
-            pass_on=output.pass_on if output.passes_events else None,
-            room=output.room,
+        self._maker = AttemptMaker(
+            options, setup.ledger, self._books, spawner, self._endpoints, setup.cluster, self._take_usage
         )
+        self._cleaning = Cleaning(self._maker.isolation, setup.ledger, options.keep, self._books.progress.note)
 
     # -- the run ------------------------------------------------------------------------------------------------------
 
@@ -117,11 +101,13 @@ class BatchRun:
                 self._begin(nursery)
                 repositories = {job.repository.common for job in self._jobs.values() if job.repository is not None}
                 await self._cleaning.before(self._setup.leftovers, repositories)
+                await self._maker.begin()
                 with attempts_scope:
                     async with trio.open_nursery() as attempts:
                         await self._give_up_lost()
                         self._check_budget()
                         await self._dispatch(attempts)
+                await self._maker.end(at_once=bool(self._ways_out.signals))
                 code = await self._end()
                 nursery.cancel_scope.cancel()
         return code
@@ -154,18 +140,18 @@ class BatchRun:
 
     def _slots(self) -> int:
         """How many jobs may run at once as things are: fewer where memory is short or calls queue already."""
-        available = available_memory()
+        available = available_memory() if self._setup.cluster is None else None  # elsewhere, elsewhere's counts
         if available is not None and available < self._setup.plan.plain.memory.free:
             return 1
         return self._options.least_slots if self._endpoints.has_queue else self._options.slots
 
     def _start(self, attempts: trio.Nursery, job_id: str, n: int) -> None:
-        attempt = Attempt(self._jobs[job_id], n, self._around)
+        attempt = self._maker.make(self._jobs[job_id], n)
         self._live[job_id] = (attempt, trio.current_time())
         self._books.started(job_id)
         attempts.start_soon(self._see_through, self._jobs[job_id], attempt)
 
-    async def _see_through(self, job: PlannedJob, attempt: Attempt) -> None:
+    async def _see_through(self, job: PlannedJob, attempt: RunningAttempt) -> None:
         report = await attempt.run()
         del self._live[job.id]
         self._books.ended(job.id, report)

@@ -8,10 +8,10 @@ from collections.abc import AsyncIterator, Callable, Mapping
 import trio
 
 from protocol.frames import Finished
-from supervisor.batch.attempt import Attempt
 from supervisor.batch.books import Books
 from supervisor.batch.core.schedule import Schedule
 from supervisor.batch.core.words import HaltReason, HaltWhen
+from supervisor.batch.report import RunningAttempt
 
 SECONDS_AFTER_SECOND_SIGNAL = 1.5
 
@@ -24,7 +24,11 @@ class WaysOut:
     """
 
     def __init__(
-        self, schedule: Schedule, books: Books, live: Mapping[str, tuple[Attempt, float]], changed: Callable[[], None]
+        self,
+        schedule: Schedule,
+        books: Books,
+        live: Mapping[str, tuple[RunningAttempt, float]],
+        changed: Callable[[], None],
     ) -> None:
         self._schedule = schedule
         self._books = books

@@ -49,6 +49,9 @@ def plan_resumption(
             ended.append(result)
             if call.id not in begun:
                 opened.append(call)
+    # An external agent's calls are committed once they have ended: what else it had open only the client knows of.
+    asked = {call.id for call in calls}
+    ended += [unfinished_result(call, "interrupted") for call in open_calls if call.id not in asked]
     waiting = {call.id: delegations[call.id] for call in calls if call.id in delegations and call.id not in known}
     return Resumption(opened=tuple(opened), ended=tuple(ended), results=tuple(results), delegations=waiting)
 

@@ -125,8 +125,11 @@ def kill(arguments: list[str]) -> int:
             raise ConnectionLost(f"the run answered kill with {type(reply).__name__}")
         if reply.agent_id is not None:
             return _write(f"{_agent_sentence(reply)}\n".encode())
-        if not connection.wait_for_close(RUN_END_SECONDS) or not _has_ended(process):
+        has_ended = connection.wait_for_close(RUN_END_SECONDS) and (reply.process_goes_on or _has_ended(process))
+        if not has_ended:
             raise ConnectionLost(f"run {live.session_id} (pid {live.pid}) was told to end and has not yet")
+        if reply.process_goes_on:
+            return _write(f"run {live.session_id} was ended, its client is served on (pid {live.pid})\n".encode())
         return _write(f"run {live.session_id} (pid {live.pid}) was ended\n".encode())
 
 

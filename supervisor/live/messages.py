@@ -68,15 +68,17 @@ class TailEnd(_Message, frozen=True, kw_only=True, tag="tail_end"):
 class Killed(_Message, frozen=True, kw_only=True, tag="killed"):
     """What a `Kill` came to.
 
-    ``agent_id`` is None for the whole run, which is still ending then: the connection closes with its end. Otherwise
-    ``outcome`` is how the agent ended (it may have been done just before), None if it still has not.
-    ``already_ended``: it had before the command came. ``below`` are the live agents that were ended with it.
+    ``agent_id`` is None for the whole run, which is still ending then: the connection closes with its end, and its
+    process ends too unless ``process_goes_on``. Otherwise ``outcome`` is how the agent ended (it may have been done
+    just before), None if it still has not. ``already_ended``: it had before the command came. ``below`` are the live
+    agents that were ended with it.
     """
 
     agent_id: str | None
     below: tuple[str, ...] = ()
     already_ended: bool = False
     outcome: str | None = None
+    process_goes_on: bool = False
 
 
 class CommandError(_Message, frozen=True, kw_only=True, tag="command_error"):

@@ -51,12 +51,16 @@ REASON = "ended by corral kill"
 
 
 class LiveServer:
-    """Answers the commands of `supervisor.live.messages` for one run; ``folder`` is by default the environment's."""
+    """Answers the commands of `supervisor.live.messages` for one run; ``folder`` is by default the environment's.
 
-    def __init__(self, run: LiveRun, hub: Hub, folder: Path | None = None) -> None:
+    ``process_goes_on`` says that the process is there for more than this run, and does not end with it.
+    """
+
+    def __init__(self, run: LiveRun, hub: Hub, folder: Path | None = None, *, process_goes_on: bool = False) -> None:
         self._run = run
         self._hub = hub
         self._folder = folder
+        self._process_goes_on = process_goes_on
         self._connections = 0
 
     async def serve(self, *, task_status: trio.TaskStatus[str | None] = trio.TASK_STATUS_IGNORED) -> None:
@@ -167,7 +171,8 @@ class LiveServer:
         # The run is no longer than its main agent.
         if agent is None or agent.parent_agent_id is None:
             self._run.cancel_run(REASON)
-            return Killed(agent_id=None, below=tuple(each.agent_id for each in run.agents if each.is_live))
+            live = tuple(each.agent_id for each in run.agents if each.is_live)
+            return Killed(agent_id=None, below=live, process_goes_on=self._process_goes_on)
         end = _EndOfAgent(agent.agent_id)
         self._hub.add(end, agent.agent_id)
         try:

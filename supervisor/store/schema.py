@@ -7,6 +7,8 @@ agents        every agent, the main one included; ``outcome`` is null while it l
 messages      the transcripts, in the order in which they were stored
 model_calls   what each answered call used
 uncertain_calls   calls that were in flight when their process died: they may have been billed
+external_sessions   what an external agent keeps on its own side, by the agent that it was kept for and its name;
+              it came later than the others, and is made where a stored session has none
 """
 
 from __future__ import annotations
@@ -16,6 +18,7 @@ from typing import TypeAlias
 
 from protocol.codec import encode_json, message_decoder
 from protocol.content import AssistantMessage, Message
+from protocol.frames import ExternalSession
 from protocol.records import AgentOutcome
 from protocol.usage import Usage
 
@@ -29,6 +32,13 @@ MAIN_USAGE_NAME = "main"
 Value: TypeAlias = str | int | float | bytes | None
 Write: TypeAlias = tuple[str, tuple[Value, ...]]
 """A statement and its parameters."""
+
+ADDED_LATER = (
+    """CREATE TABLE IF NOT EXISTS external_sessions (
+        agent_id TEXT NOT NULL REFERENCES agents, agent_name TEXT NOT NULL, session_id TEXT NOT NULL,
+        cwd TEXT NOT NULL, known INTEGER NOT NULL, PRIMARY KEY (agent_id, agent_name))""",
+)
+"""What a session of an earlier corral may lack, which that corral would not miss: no other format for its sake."""
 
 SCHEMA = (
     """CREATE TABLE session (
@@ -51,6 +61,7 @@ SCHEMA = (
         cache_creation_tokens INTEGER NOT NULL, thinking_tokens INTEGER NOT NULL, api_calls INTEGER NOT NULL)""",
     """CREATE TABLE uncertain_calls (
         agent_id TEXT NOT NULL REFERENCES agents, epoch INTEGER NOT NULL REFERENCES runs, calls INTEGER NOT NULL)""",
+    *ADDED_LATER,
     f"PRAGMA application_id = {APPLICATION_ID}",
     f"PRAGMA user_version = {SCHEMA_VERSION}",
 )
@@ -61,6 +72,8 @@ SELECT_HISTORY = "SELECT body FROM messages WHERE agent_id = ? ORDER BY number"
 SELECT_ITERATIONS = "SELECT iterations FROM agents WHERE agent_id = ?"
 SELECT_LAST_MESSAGE = "SELECT body FROM messages WHERE agent_id = ? AND epoch = ? ORDER BY number DESC LIMIT 1"
 SELECT_LIVING_AGENTS = "SELECT agent_id FROM agents WHERE outcome IS NULL"
+SELECT_EXTERNAL_SESSION = """SELECT session_id, cwd, known FROM external_sessions
+    WHERE agent_id = ? AND agent_name = ?"""
 SELECT_UNCERTAIN_CALLS = "SELECT coalesce(sum(calls), 0) FROM uncertain_calls WHERE epoch < ?"
 SELECT_USAGE = """SELECT CASE WHEN parent_agent_id IS NULL THEN ? ELSE agent_name END,
     sum(prompt_tokens), sum(completion_tokens), sum(cache_read_tokens), sum(cache_creation_tokens),
@@ -117,6 +130,12 @@ def append(agent_id: str, epoch: int, messages: Iterable[Message], usage: Usage 
         writes.append((sql, (agent_id, epoch, *_usage_row(usage))))
     writes.append(("UPDATE agents SET iterations = max(iterations, ?) WHERE agent_id = ?", (iterations, agent_id)))
     return writes
+
+
+def keep_external_session(agent_id: str, agent_name: str, session: ExternalSession) -> list[Write]:
+    """The session that the external agent ``agent_name`` has for ``agent_id``, in the place of the one before it."""
+    row = (agent_id, agent_name, session.session_id, session.cwd, session.known)
+    return [("INSERT OR REPLACE INTO external_sessions VALUES (?, ?, ?, ?, ?)", row)]
 
 
 def end_agent(agent_id: str, epoch: int, outcome: AgentOutcome, uncertain_calls: int) -> list[Write]:

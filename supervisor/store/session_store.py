@@ -16,6 +16,7 @@ from pathlib import Path
 
 from protocol.codec import clean_text
 from protocol.content import Message
+from protocol.frames import ExternalSession
 from protocol.records import AgentOutcome
 from protocol.usage import Usage
 from supervisor.errors import StorageFailed
@@ -85,6 +86,7 @@ class SessionStore:
             last = look_at(folder / DATABASE)
             epoch = last.epoch + 1
             rows = [] if last.ended_cleanly else schema.mark_crashed(last.epoch, last.uncertain)
+            rows += ((sql, ()) for sql in schema.ADDED_LATER)
             rows += [*schema.revive_main_agent(), *schema.begin_run(epoch, os.getpid(), time.time())]
             connection = open_database(folder / DATABASE, rows)
         except BaseException:
@@ -105,6 +107,12 @@ class SessionStore:
         """How many model calls the agent's turn in this run has made, by what is committed."""
         return read_number(self._path, schema.SELECT_ITERATIONS, agent_id)
 
+    def external_session(self, agent_id: str, agent_name: str) -> ExternalSession | None:
+        """The session that the external agent ``agent_name`` has for the agent; None where none is kept."""
+        with reading(self._path) as connection:
+            row = connection.execute(schema.SELECT_EXTERNAL_SESSION, (agent_id, agent_name)).fetchone()
+        return None if row is None else ExternalSession(session_id=row[0], cwd=row[1], known=row[2])
+
     def usage_by_agent(self) -> dict[str, Usage]:
         """What the runs before this one used: own calls by agent name, the main agent's under ``main``."""
         with reading(self._path) as connection:
@@ -123,12 +131,23 @@ class SessionStore:
         row = schema.add_agent(agent_id, self.epoch, parent_agent_id, parent_call_id, agent_name, prompt)
         return self._writer.submit(row)
 
-    def append(self, agent_id: str, messages: Iterable[Message], usage: Usage | None, iterations: int) -> Ticket:
+    def append(
+        self,
+        agent_id: str,
+        messages: Iterable[Message],
+        usage: Usage | None,
+        iterations: int,
+        external: tuple[str, ExternalSession] | None = None,
+    ) -> Ticket:
         """Items of an agent's transcript, in order, and what the call that they came of used.
 
         ``iterations`` is the number of model calls that the turn has made; a smaller one than is stored is ignored.
+        ``external`` is the name of the external agent that said it, and the session that it can go on with.
         """
-        return self._writer.submit(schema.append(agent_id, self.epoch, messages, usage, iterations))
+        writes = schema.append(agent_id, self.epoch, messages, usage, iterations)
+        if external is not None:
+            writes += schema.keep_external_session(agent_id, *external)
+        return self._writer.submit(writes)
 
     def end_agent(self, agent_id: str, outcome: AgentOutcome, uncertain_calls: int) -> Ticket:
         """An agent ends; ``uncertain_calls`` of its calls were in flight when its process died."""

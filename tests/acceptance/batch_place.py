@@ -11,7 +11,7 @@ from collections.abc import Callable, Generator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from tests.stubs.corral_run import LiveRun, Place, Run
+from tests.stubs.corral_run import COMMAND, LiveRun, Place, Run
 from tests.stubs.model_server import Handler, ModelServer, ReceivedRequest
 from tests.stubs.replies import Pause, Reply, charge, content, finish, stream, text, used
 from tests.stubs.replies import event as sse_event
@@ -22,8 +22,8 @@ Result = dict[str, Any]
 class BatchPlace(Place):
     """A project, a home, a job file ``jobs.jsonl`` and the batch's folder ``out``."""
 
-    def __init__(self, folder: Path) -> None:
-        super().__init__(folder)
+    def __init__(self, folder: Path, executable: Path = COMMAND) -> None:
+        super().__init__(folder, executable)
         self.jobs_file = folder / "jobs.jsonl"
         self.out = folder / "out"
         self.scenario = folder / "scenario.json"

@@ -349,6 +349,17 @@ def test_a_second_shell_sees_the_turn_while_it_runs(place: Place) -> None:
         assert second_shell(place, "ps", "--json") == b""
 
 
+def test_a_second_shell_ends_the_turn_and_the_client_is_served_on(place: Place) -> None:
+    with ModelServer(scripted([hang(), text("Again.")])) as server, acp_client(place, server) as client:
+        session = opened(client, place)
+        turn = client.prompt(session)
+        server.wait_for_requests(1)
+        said = second_shell(place, "kill", session).decode()
+        assert said == f"run {session} was ended, its client is served on (pid {client.process.pid})\n"
+        assert client.response(turn)["result"] == {"stopReason": "cancelled"}
+        assert client.turn(session) == "end_turn"
+
+
 def test_a_session_that_is_open_elsewhere_can_not_be_loaded(place: Place) -> None:
     session = stored_session(place)
     lock = SessionLock(place.home / "state" / "corral" / "sessions" / session)

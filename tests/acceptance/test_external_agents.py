@@ -42,6 +42,11 @@ answer(request, {{"stopReason": "end_turn", "usage": usage}})
 """
 """An external agent that thinks, plans, writes a file and reports what it used."""
 
+WAITS_FOR_A_FILE = """open_session()
+open(os.environ["GATE"]).read()
+"""
+"""In the place of its opening: an agent that works on only once whoever writes to that pipe has closed it."""
+
 STUBBORN = f"""
 import sys
 sys.path.insert(0, {str(STUBS)!r})
@@ -75,6 +80,11 @@ def run_alone(place: Place, name: str, *flags: str, form: str = "stream-json") -
 def together(place: Place) -> tuple[Reply, list[str]]:
     """A reply that asks for an external agent and two of our own, and the prompts of the latter."""
     return tool_calls([*delegations("fake", "outside"), *delegations("task", "one", "two")]), ["one", "two"]
+
+
+def held(gate: threading.Event, *names: str) -> dict[str, list[Reply]]:
+    """Replies to the prompts ``names`` that wait for the gate."""
+    return {name: [Reply(steps=(Pause(gate), *plain_text(f"{name} is done").steps), keep_alive=True)] for name in names}
 
 
 def agents_of(run: Run) -> dict[str, Line]:
@@ -199,7 +209,7 @@ def test_one_that_is_killed_costs_that_one_alone(place: Place, victim: str) -> N
     first, prompts = together(place)
     replies = {prompt: [plain_text(f"{prompt} is done")] for prompt in prompts}
     gate = threading.Event()
-    replies["one"] = [Reply(steps=(Pause(gate), *plain_text("one is done").steps), keep_alive=True)]
+    replies |= held(gate, "one")
     with (
         ModelServer(scripted([first, text("All done.")], per_prompt(replies))) as server,
         place.start(server) as live,
@@ -219,18 +229,66 @@ def test_one_that_is_killed_costs_that_one_alone(place: Place, victim: str) -> N
     assert len(pids.read_text().split()) == 1
 
 
+def test_two_external_agents_and_two_of_ours_work_at_once_and_one_is_killed(place: Place) -> None:
+    """All four are at work when one of the programs is killed; the others end only then."""
+    pids = place.folder / "pids"
+    write_external(place, "fake", str(FAKE), FAKE_MODE="deaf", FAKE_PIDS=str(pids))
+    write_external(place, "other", "-c", WORKING.replace("open_session()", WAITS_FOR_A_FILE), GATE=str(pids) + ".go")
+    os.mkfifo(f"{pids}.go")
+    names = ["outside", "beyond", "one", "two"]
+    first = tool_calls(
+        [*delegations("fake", "outside"), *delegations("other", "beyond"), *delegations("task", "one", "two")]
+    )
+    gate = threading.Event()
+    with (
+        ModelServer(scripted([first, text("All done.")], per_prompt(held(gate, "one", "two")))) as server,
+        place.start(server) as live,
+    ):
+        live.wait_for(lambda line: line["type"] == "text_delta" and line.get("parent_id") == "to-outside")
+        server.wait_for_requests(3)
+        gate_of_other = os.open(f"{pids}.go", os.O_WRONLY)  # opens once the program waits there
+        assert not [line for line in live.wait_for(lambda line: "parent_id" in line) if line["type"] == "sub_agent_end"]
+        os.kill(int(pids.read_text()), signal.SIGKILL)
+        os.close(gate_of_other)
+        gate.set()
+        run = live.finish()
+    assert run.returncode == 0, run
+    ended = {name.removeprefix("to-"): line["outcome"] for name, line in agents_of(run).items()}
+    assert ended == {"outside": "error", "beyond": "complete", "one": "complete", "two": "complete"}
+    assert {name: run.outputs()[f"to-{name}"] for name in names[1:]} == {
+        "beyond": "I wrote it.", "one": "one is done", "two": "two is done",
+    }  # fmt: skip
+    by_agent = {f"to-{name}": [line for line in run.lines if line.get("parent_id") == f"to-{name}"] for name in names}
+    assert all(lines[0]["type"] == "sub_agent_start" for lines in by_agent.values())
+    assert all(lines[-1]["type"] == "sub_agent_end" for lines in by_agent.values())
+    said = {line["text"]: line["parent_id"] for line in run.of_type("text_delta") if "parent_id" in line}
+    assert said == {
+        "I am at it": "to-outside", "I wrote it.": "to-beyond", "one is done": "to-one", "two is done": "to-two",
+    }  # fmt: skip
+
+
 def test_corral_kill_of_an_external_agent_costs_that_one_alone(place: Place) -> None:
     cancels = place.folder / "cancels"
     write_external(place, "fake", str(FAKE), FAKE_MODE="cancellable", FAKE_CANCELS=str(cancels))
-    first = tool_calls(delegations("fake", "outside"))
-    with ModelServer(scripted([first, text("All done.")])) as server, place.start(server) as live:
+    first, prompts = together(place)
+    gate = threading.Event()
+    with (
+        ModelServer(scripted([first, text("All done.")], per_prompt(held(gate, *prompts)))) as server,
+        place.start(server) as live,
+    ):
         live.wait_for(lambda line: line["type"] == "text_delta" and line.get("parent_id") == "to-outside")
-        (started,) = live.wait_for(lambda line: line["type"] == "sub_agent_start")
+        (started,) = [
+            line
+            for line in live.wait_for(lambda line: line["type"] == "sub_agent_start")
+            if line["agent_name"] == "fake"
+        ]
         kill = [str(place.executable), "kill", started["session_id"], started["agent_id"]]
         subprocess.run(kill, env=place.environment(), stdin=subprocess.DEVNULL, timeout=30, check=True)
+        gate.set()
         run = live.finish()
     assert run.returncode == 0, run
-    assert agents_of(run)["to-outside"]["outcome"] == "cancelled"
+    outcomes = {name: line["outcome"] for name, line in agents_of(run).items()}
+    assert outcomes == {"to-outside": "cancelled", "to-one": "complete", "to-two": "complete"}
     assert cancels.read_text() == "session/cancel\n"
 
 

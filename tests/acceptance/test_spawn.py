@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import signal
+import sys
 from contextlib import suppress
 from pathlib import Path
 
@@ -236,6 +237,32 @@ def test_nothing_is_left_of_a_run_that_does_not_come_about(place: Place) -> None
     with ModelServer(scripted([])) as server:
         run = place.run(server, "-s", "20200101-000000-abcdef", "--spawn", "fork")
     assert run.returncode == 2, run
+
+
+def test_nothing_is_left_of_a_run_whose_settings_are_wrong(place: Place) -> None:
+    """They are read while the fork server imports."""
+    with ModelServer(scripted([])) as server:
+        run = place.run(server, "-a", "nobody-of-that-name", "--spawn", "fork")
+    assert run.returncode == 2, run
+    assert run.stdout == b""
+
+
+def test_with_one_cpu_the_workers_are_forks_too(place: Place) -> None:
+    """Then nothing is gained by importing twice at once: the fork server is forked when all is imported."""
+    one = (
+        "import os, sys; os.sched_setaffinity(0, [min(os.sched_getaffinity(0))]); os.execvp(sys.argv[1], sys.argv[1:])"
+    )
+    handler = scripted([tool_calls([bash("echo begun; exec sleep 806")])])
+    with (
+        ModelServer(handler) as server,
+        place.start(server, "--spawn", "fork", prefix=(sys.executable, "-c", one)) as live,
+    ):
+        live.wait_for_output("begun")
+        fork_server, _worker, *_ = lineage(live.process.pid, "sleep 806")
+        assert Path(f"/proc/{fork_server}/comm").read_text() == "corral-forks\n"
+        live.signal(signal.SIGINT)
+        run = live.finish()
+    assert run.returncode == 130, run
 
 
 # -- while it imports -------------------------------------------------------------------------------------------------

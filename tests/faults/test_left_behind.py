@@ -1,5 +1,7 @@
 """Nobody is left behind: what commands detach from their agents is gone when a worker, or the supervisor, is killed.
 
+Each kind of command by itself; `tests.faults.test_ends` has them all at once, at every end, twenty times.
+
 That nothing is left is looked at after every run of a `Place`: descendants, a marker in the environment, and working
 directories, a second after the end.
 """
@@ -28,7 +30,6 @@ DETACHED = {
     "deaf to SIGTERM": "sh -c 'trap \"\" TERM HUP INT; sleep 600; sleep 600' &",
 }
 EACH_LINE = pytest.mark.parametrize("line", DETACHED.values(), ids=DETACHED)
-TWENTY = pytest.mark.parametrize("_trial", range(20))
 STUCK: tuple[FaultKind, ...] = ("stuck", "stop", "loop")
 
 
@@ -36,30 +37,38 @@ def bash(call_id: str, line: str) -> CallTuple:
     return (call_id, "Bash", {"command": line})
 
 
-def kill_a_worker(folder: Path, line: str) -> None:
+@EACH_LINE
+def test_nothing_is_left_of_an_agent_whose_worker_was_killed(tmp_path: Path, line: str) -> None:
     handler = scripted({"main": [[bash("end", f"{line}\nkill -9 $PPID; sleep 30")]]})
-    run, _billed = run_with(Place(folder), handler, "--no-restart")
+    run, _billed = run_with(Place(tmp_path), handler, "--no-restart")
     assert run.returncode == 1, run
 
 
-def kill_the_supervisor(folder: Path, line: str) -> None:
+@EACH_LINE
+def test_nothing_is_left_of_a_run_whose_supervisor_was_killed(tmp_path: Path, line: str) -> None:
     handler = scripted({"main": [[bash("stay", f"{line}\necho begun; sleep 600")]]})
-    with ModelServer(handler) as server, Place(folder).start(server, *QUICK) as live:
+    with ModelServer(handler) as server, Place(tmp_path).start(server, *QUICK) as live:
         live.wait_for_output("begun")
         live.process.kill()
         live.finish(5, checked=False)
 
 
-def kill_the_supervisor_of_a_worker_that_does_not_react(folder: Path, kind: FaultKind) -> None:
-    place = faulty_place(folder, Fault(agent="main", moment="tool", kind=kind))
+@pytest.mark.parametrize("kind", STUCK)
+def test_nothing_is_left_of_a_worker_that_can_not_see_that_its_supervisor_was_killed(
+    tmp_path: Path, kind: FaultKind
+) -> None:
+    place = faulty_place(tmp_path, Fault(agent="main", moment="tool", kind=kind))
     with ModelServer(model()) as server, place.start(server, *QUICK) as live:
         live.wait_for_output("begun")
         live.process.kill()
         live.finish(5, checked=False)
 
 
-def kill_the_supervisor_and_its_fork_server_of_a_worker_that_does_not_react(folder: Path, kind: FaultKind) -> None:
-    place = faulty_place(folder, Fault(agent="main", moment="tool", kind=kind))
+@pytest.mark.parametrize("kind", STUCK)
+def test_nothing_is_left_of_a_worker_that_can_not_see_that_supervisor_and_fork_server_were_killed(
+    tmp_path: Path, kind: FaultKind
+) -> None:
+    place = faulty_place(tmp_path, Fault(agent="main", moment="tool", kind=kind))
     with ModelServer(model()) as server, place.start(server, *QUICK) as live:
         live.wait_for_output("begun")
         [fork_server] = [process.pid for process in process_table().values() if process.parent == live.process.pid]
@@ -68,64 +77,8 @@ def kill_the_supervisor_and_its_fork_server_of_a_worker_that_does_not_react(fold
         live.finish(5, checked=False)
 
 
-@EACH_LINE
-def test_nothing_is_left_of_an_agent_whose_worker_was_killed(tmp_path: Path, line: str) -> None:
-    kill_a_worker(tmp_path, line)
-
-
-@EACH_LINE
-def test_nothing_is_left_of_a_run_whose_supervisor_was_killed(tmp_path: Path, line: str) -> None:
-    kill_the_supervisor(tmp_path, line)
-
-
-@pytest.mark.parametrize("kind", STUCK)
-def test_nothing_is_left_of_a_worker_that_can_not_see_that_its_supervisor_was_killed(
-    tmp_path: Path, kind: FaultKind
-) -> None:
-    kill_the_supervisor_of_a_worker_that_does_not_react(tmp_path, kind)
-
-
-@pytest.mark.parametrize("kind", STUCK)
-def test_nothing_is_left_of_a_worker_that_can_not_see_that_supervisor_and_fork_server_were_killed(
-    tmp_path: Path, kind: FaultKind
-) -> None:
-    kill_the_supervisor_and_its_fork_server_of_a_worker_that_does_not_react(tmp_path, kind)
-
-
 def test_what_commands_left_behind_does_not_hold_up_the_end_of_a_run_and_is_gone_with_it(tmp_path: Path) -> None:
     calls = [bash(name, line) for name, line in DETACHED.items()]
     run, _billed = run_with(Place(tmp_path), scripted({"main": [calls]}))
     assert run.returncode == 0, run
     assert set(run.outcomes().values()) == {"success"}
-
-
-@pytest.mark.soak
-@TWENTY
-@EACH_LINE
-def test_nothing_is_left_of_a_worker_in_twenty_of_twenty_trials(tmp_path: Path, line: str, _trial: int) -> None:
-    kill_a_worker(tmp_path, line)
-
-
-@pytest.mark.soak
-@TWENTY
-@EACH_LINE
-def test_nothing_is_left_of_a_supervisor_in_twenty_of_twenty_trials(tmp_path: Path, line: str, _trial: int) -> None:
-    kill_the_supervisor(tmp_path, line)
-
-
-@pytest.mark.soak
-@TWENTY
-@pytest.mark.parametrize("kind", STUCK)
-def test_nothing_is_left_of_a_worker_that_does_not_react_in_twenty_of_twenty_trials(
-    tmp_path: Path, kind: FaultKind, _trial: int
-) -> None:
-    kill_the_supervisor_of_a_worker_that_does_not_react(tmp_path, kind)
-
-
-@pytest.mark.soak
-@TWENTY
-@pytest.mark.parametrize("kind", STUCK)
-def test_nothing_is_left_of_both_and_a_worker_that_does_not_react_in_twenty_of_twenty_trials(
-    tmp_path: Path, kind: FaultKind, _trial: int
-) -> None:
-    kill_the_supervisor_and_its_fork_server_of_a_worker_that_does_not_react(tmp_path, kind)

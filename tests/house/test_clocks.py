@@ -15,6 +15,8 @@ TELLS_WHEN_SOMETHING_WAS = {
     "supervisor/batch/history.py",
     "supervisor/batch/ledger.py",
     "supervisor/batch/lost.py",
+    "supervisor/batch/remote/attempt.py",
+    "supervisor/batch/remote/node.py",
     "supervisor/batch/resume.py",  # a wait that another process began
     "supervisor/batch/status.py",
     "supervisor/run_view.py",

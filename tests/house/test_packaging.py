@@ -82,7 +82,9 @@ def test_the_wheel_asks_for_what_pyproject_names(installed: Installation) -> Non
     (path,) = (name for name in wheel.namelist() if name.endswith(".dist-info/METADATA"))
     metadata = Parser().parsestr(wheel.read(path).decode())
     assert (metadata["Name"], metadata["Version"]) == ("corral", project["version"])
-    assert sorted(metadata.get_all("Requires-Dist") or []) == sorted(project["dependencies"])
+    extras = project["optional-dependencies"].items()
+    optional = [f"{each}; extra == {name!r}" for name, needed in extras for each in needed]
+    assert sorted(metadata.get_all("Requires-Dist") or []) == sorted([*project["dependencies"], *optional])
 
 
 def test_the_version_is_that_of_the_distribution(installed: Installation, tmp_path: Path) -> None:

@@ -65,6 +65,32 @@ def test_processes_of_others_are_left_alone() -> None:
     assert bystander.returncode == 0
 
 
+MARKED = """
+import os, subprocess, sys
+from protocol.process_tree import MARK_VARIABLE, become_subreaper, end_marked, kill_strays
+become_subreaper()
+unmarked = {"PATH": os.environ["PATH"]}
+subprocess.run(["sh", "-c", sys.argv[1]], stdin=subprocess.DEVNULL, env={**unmarked, MARK_VARIABLE: "abc"})
+others = [subprocess.Popen(["cat"], stdin=subprocess.PIPE, env=each) for each in (
+    unmarked, {**unmarked, MARK_VARIABLE: "abcd"}, {**unmarked, "X" + MARK_VARIABLE: "abc"})]
+print(end_marked("abc"), [other.poll() for other in others], flush=True)
+kill_strays()
+"""
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="only Linux shows environments in /proc")
+@pytest.mark.parametrize(
+    "command",
+    [*LEFT_BEHIND.values(), "sh -c 'env -i sleep 60; true' &"],
+    ids=[*LEFT_BEHIND, "below one, without the mark"],
+)
+async def test_whatever_carries_a_mark_is_ended_wherever_it_is(held_pipe: HeldPipe, command: str) -> None:
+    argv = [sys.executable, "-c", MARKED, f"exec 9>'{held_pipe.path}'; {command}"]
+    done = subprocess.run(argv, cwd=ROOT, text=True, stdout=subprocess.PIPE, timeout=20, check=True)
+    assert done.stdout == "True [None, None, None]\n"
+    await held_pipe.wait_until_let_go()
+
+
 WORKER_WITHOUT_PROC = """
 import subprocess, sys
 from protocol import process_tree

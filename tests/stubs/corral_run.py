@@ -127,6 +127,12 @@ class LiveRun:
         """Lines of live tool output that hold ``text``."""
         return self.wait_for(lambda line: line["type"] == "tool_output_line" and text in line["line"], count)
 
+    def wait_for_stderr(self, text: str, timeout: float = 20.0) -> None:
+        """Return once ``text`` stands on standard error."""
+        with self._changed:
+            arrived = self._changed.wait_for(lambda: text in self.stderr, timeout)
+            assert arrived, f"{text!r} was not said within {timeout} s\n{self._snapshot()}"
+
     def finish(self, timeout: float = RUN_TIMEOUT, *, checked: bool = True) -> Run:
         """Wait for its end; a run that does not end in time is killed and fails the test.
 

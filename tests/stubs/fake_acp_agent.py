@@ -5,6 +5,7 @@
 Variables name files in which it leaves what a test wants to see: ``FAKE_METHODS`` the methods it was called with, one
 a line; ``FAKE_CANCELS`` the cancels among them; ``FAKE_PIDS`` the pids of itself and its children, one a line;
 ``FAKE_MESSAGES`` each whole message. ``FAKE_STOP_REASON`` is what its prompts end with, ``end_turn`` if not set.
+In the mode ``remembering`` it keeps its sessions in the folder ``FAKE_SESSIONS`` and announces ``FAKE_CAPABILITIES``.
 
 It uses the standard library alone, and nothing of ours.
 """
@@ -34,8 +35,9 @@ def leave(name: str, text: str) -> None:
             file.write(text + "\n")
 
 
-def write(message: Message) -> None:
-    sys.stdout.write(json.dumps({"jsonrpc": "2.0", **message}) + "\n")
+def write(*messages: Message) -> None:
+    """Write them all at once."""
+    sys.stdout.write("".join(json.dumps({"jsonrpc": "2.0", **message}) + "\n" for message in messages))
     sys.stdout.flush()
 
 
@@ -67,10 +69,13 @@ def end_prompt(request: Message, stop_reason: str | None = None) -> None:
     answer(request, {"stopReason": stop_reason or os.environ.get("FAKE_STOP_REASON", "end_turn")})
 
 
-def say(text: str) -> None:
-    content = {"type": "text", "text": text}
-    update = {"sessionUpdate": "agent_message_chunk", "content": content}
-    write({"method": "session/update", "params": {"sessionId": SESSION, "update": update}})
+def update_of(session_id: str, kind: str, **fields: Any) -> Message:
+    update = {"sessionUpdate": kind, **fields}
+    return {"method": "session/update", "params": {"sessionId": session_id, "update": update}}
+
+
+def say(text: str, session_id: str = SESSION) -> None:
+    write(update_of(session_id, "agent_message_chunk", content={"type": "text", "text": text}))
 
 
 def open_session() -> None:
@@ -240,11 +245,65 @@ def noisy_on_stderr() -> None:
     read()
 
 
+def remembering() -> None:
+    """Says, as JSON, all prompts of its session; one that begins with ``wait`` ends with its cancel."""
+    capabilities = json.loads(os.environ.get("FAKE_CAPABILITIES", "{}"))
+    answer(read_until("initialize"), {"protocolVersion": 1, "agentCapabilities": capabilities})
+    session = opened_session()
+    while True:
+        request, text = next_prompt()
+        with session.open("a", encoding="utf-8") as file:
+            file.write(json.dumps(text) + "\n")
+        if text.startswith("wait"):
+            say("I wait", session.name)
+            read_until("session/cancel")
+            end_prompt(request, "cancelled")
+        else:
+            say(json.dumps(prompts_of(session)), session.name)
+            end_prompt(request)
+
+
+def opened_session() -> Path:
+    """The file of the session that we are asked for, once it is one that there is."""
+    folder = Path(os.environ["FAKE_SESSIONS"])
+    while (request := read())["method"] != "session/new":
+        session = folder / str(request["params"]["sessionId"])
+        if not session.exists():
+            write({"id": request["id"], "error": {"code": -32002, "message": "there is no such session"}})
+            continue
+        replayed = replay_of(session) if request["method"] == "session/load" else []
+        half = len(replayed) // 2  # some agents go on with it after their answer
+        write(*replayed[:half], {"id": request["id"], "result": {}}, *replayed[half:])
+        return session
+    folder.mkdir(exist_ok=True)
+    session = folder / f"session-{len(list(folder.iterdir())) + 1}"
+    session.touch()
+    answer(request, {"sessionId": session.name})
+    return session
+
+
+def prompts_of(session: Path) -> list[str]:
+    return [json.loads(line) for line in session.read_text(encoding="utf-8").splitlines()]
+
+
+def replay_of(session: Path) -> list[Message]:
+    name, said = session.name, {"type": "text", "text": "replayed"}
+    return [
+        message
+        for prompt in prompts_of(session)
+        for message in (
+            update_of(name, "user_message_chunk", content={"type": "text", "text": prompt}),
+            update_of(name, "tool_call", toolCallId="old", title="Old", status="completed", rawOutput="old"),
+            update_of(name, "agent_message_chunk", content=said),
+        )
+    ]
+
+
 MODES: dict[str, Callable[[], None]] = {
     mode.__name__: mode
     for mode in (
         plain, steered, interrupted, deaf, cancellable, permission, file_writer, environment, silent, lingering,
-        wrapper, unreaped, malformed, early_exit, killed, noisy_on_stderr,
+        wrapper, unreaped, malformed, early_exit, killed, noisy_on_stderr, remembering,
     )
 }  # fmt: skip
 

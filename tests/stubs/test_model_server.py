@@ -104,11 +104,10 @@ def test_a_hanging_reply_sends_not_one_byte() -> None:
 @pytest.mark.parametrize("sent", [b"POST /v1/chat", b"POST /v1/chat/completions HTTP/1.1\r\ncontent-length: 9\r\n"])
 @pytest.mark.parametrize("body", [b"", b'\r\n{"mess'])
 def test_a_request_whose_client_went_away_in_its_midst_never_reaches_the_handler(sent: bytes, body: bytes) -> None:
-    with ModelServer(scripted([])) as server:
-        with socket.create_connection(("127.0.0.1", server.port)) as client:
-            client.sendall(sent + body)
-            client.shutdown(socket.SHUT_WR)
-            assert client.recv(1) == b""
+    with ModelServer(scripted([])) as server, socket.create_connection(("127.0.0.1", server.port)) as client:
+        client.sendall(sent + body)
+        client.shutdown(socket.SHUT_WR)
+        assert client.recv(1) == b""
     assert server.chats == []
 
 

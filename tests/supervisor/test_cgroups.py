@@ -22,6 +22,7 @@ from supervisor.cgroup_base import find_base, read_count, read_mount_point, read
 from supervisor.cgroups import Cgroup, RunCgroups, judged
 from supervisor.spawn import ExitStatus
 from supervisor.worker_life import WorkerEnd, WorkerLife
+from tests.stubs.memory_cgroups import base_with_memory
 from tests.supervisor.test_worker_life import PATIENT, OneFault
 
 MIB = 1 << 20
@@ -198,31 +199,36 @@ def test_what_a_run_that_was_killed_left_is_removed_and_a_living_one_s_is_not(tm
 # -- the verdict ------------------------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("cause", ["signal", "exited_early"])
+@pytest.mark.parametrize("cause", ["signal", "exited_early", "channel_closed", "unresponsive"])
 @pytest.mark.parametrize("status", [KILLED, ExitStatus(None, None)])
 def test_the_kernel_s_kill_is_out_of_memory(cause: CrashCause, status: ExitStatus) -> None:
-    end = judged(WorkerEnd(cause=cause, status=status), 1)
-    assert (end.cause, end.status) == ("out_of_memory", status)
-    assert "ceiling of memory" in end.in_words()
+    end = judged(WorkerEnd(cause=cause, status=status), "there was none left")
+    assert (end.cause, end.status, end.detail) == ("out_of_memory", status, "there was none left")
 
 
 @pytest.mark.parametrize(
-    ("end", "kills"),
+    ("end", "why_killed"),
     [
-        (WorkerEnd(cause="signal", status=KILLED), 0),
-        (WorkerEnd(cause="signal", status=ExitStatus(None, signal.SIGSEGV)), 1),
-        (WorkerEnd(cause="exited_early", status=ExitStatus(3, None)), 1),
-        (WorkerEnd(cause="unresponsive", status=KILLED), 1),
-        (WorkerEnd(status=KILLED), 1),
-        (WorkerEnd(cause="spawn_failed"), 0),
+        (WorkerEnd(cause="signal", status=KILLED), None),
+        (WorkerEnd(cause="signal", status=ExitStatus(None, signal.SIGSEGV)), "no memory"),
+        (WorkerEnd(cause="exited_early", status=ExitStatus(3, None)), "no memory"),
+        (WorkerEnd(cause="unresponsive", status=ExitStatus(None, signal.SIGTERM)), "no memory"),
+        (WorkerEnd(cause="protocol_error", status=KILLED), "no memory"),
+        (WorkerEnd(status=KILLED), "no memory"),
+        (WorkerEnd(cause="spawn_failed"), None),
     ],
 )
-def test_any_other_end_stays_what_it_was(end: WorkerEnd, kills: int) -> None:
-    assert judged(end, kills) == end
+def test_any_other_end_stays_what_it_was(end: WorkerEnd, why_killed: str | None) -> None:
+    assert judged(end, why_killed) == end
 
 
-async def test_a_worker_is_in_its_cgroup_before_it_is_heard_and_the_kernel_s_count_tells_why_it_died(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("agent_s_ooms", "run_s_ooms", "said"),
+    [(1, 0, "its ceiling of memory"), (1, 1, "its ceiling of memory"), (0, 1, "the run's ceiling"), (0, 0, "machine")],
+    ids=["the agent's", "the agent's, and once the run's", "the run's", "neither"],
+)
+async def test_a_worker_is_in_its_cgroup_before_it_is_heard_and_the_kernel_s_counts_tell_why_it_died(
+    tmp_path: Path, agent_s_ooms: int, run_s_ooms: int, said: str
 ) -> None:
     system = FakeSystem(tmp_path)
     system.offer(system.own)
@@ -232,7 +238,8 @@ async def test_a_worker_is_in_its_cgroup_before_it_is_heard_and_the_kernel_s_cou
 
     def the_kernel_kills(frame: UpwardFrame) -> None:
         placed.append((agent / "cgroup.procs").read_text())
-        (agent / "memory.events").write_text("oom 1\noom_kill 1\n")
+        (agent / "memory.events.local").write_text(f"oom {agent_s_ooms}\noom_kill 2\n")
+        (agent.parent / "memory.events.local").write_text(f"oom {run_s_ooms}\n")
 
     worker = WorkerLife(the_kernel_kills, trio.lowlevel.checkpoint, PATIENT)
     with trio.fail_after(20):
@@ -241,6 +248,7 @@ async def test_a_worker_is_in_its_cgroup_before_it_is_heard_and_the_kernel_s_cou
     assert spawner.process is not None
     assert placed == [str(spawner.process.pid)]
     assert (end.cause, end.status) == ("out_of_memory", KILLED)
+    assert said in end.in_words()
     assert (agent / "cgroup.kill").read_text() == "1"
 
 
@@ -331,6 +339,14 @@ def test_a_cgroup_with_a_process_in_it_is_not_removed(real: Cgroup) -> None:
     real.path.mkdir()  # for the fixture's end
 
 
+def test_a_cgroup_is_removed_with_those_that_tools_made_in_it(real: Cgroup) -> None:
+    for name in ("one/below/deep", "other"):
+        (real.path / name).mkdir(parents=True)
+    assert real.remove()
+    assert not real.path.exists()
+    real.path.mkdir()  # for the fixture's end
+
+
 def test_what_a_worker_put_into_the_background_is_killed_with_the_cgroup(real: Cgroup) -> None:
     needs_kill(real)
     with start_in(real, BACKGROUND + WAITS) as process:
@@ -353,10 +369,10 @@ def test_the_wait_for_a_cgroup_to_be_empty_has_an_end(real: Cgroup) -> None:
 
 
 def test_a_worker_with_its_tools_is_killed_at_its_ceiling_and_nothing_is_left() -> None:
+    base_with_memory()
     cgroups = RunCgroups(100 * MIB, None)
-    if cgroups.path is None:
-        pytest.skip("no cgroup here is ours to divide, or it has no memory controller")
     path = cgroups.path
+    assert path is not None
     try:
         with subprocess.Popen([sys.executable, "-c", GREEDY], stdin=subprocess.PIPE) as process:
             cgroup = cgroups.place(process.pid)
@@ -366,6 +382,8 @@ def test_a_worker_with_its_tools_is_killed_at_its_ceiling_and_nothing_is_left() 
             process.stdin.flush()
             assert process.wait(20) == -signal.SIGKILL
         assert cgroup.oom_kills() >= 1
+        assert cgroup.is_too_small()
+        assert not Cgroup(path).is_too_small()
     finally:
         cgroups.close()
     assert not path.exists()

@@ -31,6 +31,7 @@ from protocol.fork_frames import (
     notice_decoder,
 )
 from supervisor.child_processes import Family
+from supervisor.early_fork import begin_serving
 from tests.stubs.process_table import ended_within, process_table
 
 ENTRIES = "tests.workers.fork_entries"
@@ -47,6 +48,7 @@ class Server:
             self.process = family.start(FORK_SERVER_ENTRY, (str(os.getpid()),), theirs.fileno(), None)
         ours.settimeout(SECONDS)
         self.control = ours
+        begin_serving(ours)
         serving = self.hear()
         assert isinstance(serving, Serving)
         self.keeper = serving.keeper
@@ -127,6 +129,7 @@ def test_what_was_sent_before_the_server_served_is_answered() -> None:
     family = Family("unused:entry", [Path(tests.__path__[0])], ends_orphans=False)
     channel, their_channel = socket.socketpair()
     request = Spawn(number=1, entry=f"{ENTRIES}:echo", kind="")
+    begin_serving(ours)
     socket.send_fds(ours, [encode_fork_frame(request)], [their_channel.fileno(), 2])
     with ours, theirs, channel, their_channel:
         process = family.start(FORK_SERVER_ENTRY, (str(os.getpid()),), theirs.fileno(), None)
@@ -274,7 +277,7 @@ def test_a_server_dies_with_a_supervisor_that_dies_while_it_imports() -> None:
         "    signal.pause()\n"
         "preload.preload = hang\n"
         "import workers; sys.modules['workers.fork_preload'] = preload\n"
-        "from supervisor.fork_server import fork_early\n"
+        "from supervisor.early_fork import fork_early\n"
         "assert fork_early()\n"
         "signal.pause()\n"
     )

@@ -16,12 +16,14 @@ from workers.acp.effects import (
     PermissionWithdrawn,
     PromptEnded,
     Send,
+    SessionLost,
+    SessionOpened,
     Updated,
 )
 from workers.acp.jsonrpc import NotJson, parse
 from workers.acp.session import Session
 
-Report: TypeAlias = Updated | PermissionAsked | PermissionWithdrawn | PromptEnded
+Report: TypeAlias = SessionOpened | SessionLost | Updated | PermissionAsked | PermissionWithdrawn | PromptEnded
 """What whoever shows a turn may want to know."""
 
 

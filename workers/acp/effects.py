@@ -58,6 +58,23 @@ class Send(msgspec.Struct, frozen=True):
     is_request: bool = False
 
 
+class SessionOpened(msgspec.Struct, frozen=True):
+    """The agent has a session open; prompts follow.
+
+    ``goes_on`` says that it is one of before, ``can_go_on`` that the agent takes up this one in a later process too.
+    """
+
+    session_id: str
+    goes_on: bool
+    can_go_on: bool
+
+
+class SessionLost(msgspec.Struct, frozen=True):
+    """The agent did not take up its session of before, and ``reason`` says why; a new one follows."""
+
+    reason: str
+
+
 class Updated(msgspec.Struct, frozen=True):
     """The agent reported something within the open prompt; ``update`` is the object under that name."""
 
@@ -90,4 +107,6 @@ class Ended(msgspec.Struct, frozen=True):
     ending: Ending
 
 
-Effect: TypeAlias = Send | Updated | PermissionAsked | PermissionWithdrawn | PromptEnded | Ended
+Effect: TypeAlias = (
+    Send | SessionOpened | SessionLost | Updated | PermissionAsked | PermissionWithdrawn | PromptEnded | Ended
+)

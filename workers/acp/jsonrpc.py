@@ -61,7 +61,10 @@ class Response(msgspec.Struct, frozen=True):
 
 
 class ErrorResponse(msgspec.Struct, frozen=True):
-    """Our request ``id`` failed. ``code`` is 0 where the other side sent none that is a number."""
+    """Our request ``id`` failed. ``code`` is 0 where the other side sent none that is a number.
+
+    ``message`` has the details behind it, where they are words: many agents call all that goes wrong an internal error.
+    """
 
     id: RequestId
     code: int
@@ -176,7 +179,9 @@ def _classify(value: dict[str, object]) -> Message | None:
 
 def _error_response(answered: RequestId, failure: object) -> ErrorResponse:
     fields = cast("dict[str, object]", failure) if isinstance(failure, dict) else {"message": failure}
-    code, message = fields.get("code"), fields.get("message")
-    return ErrorResponse(
-        answered, code if type(code) is int else 0, message if isinstance(message, str) else "no reason was given"
-    )
+    code, message, data = fields.get("code"), fields.get("message"), fields.get("data")
+    message = message if isinstance(message, str) else "no reason was given"
+    details = cast("dict[str, object]", data).get("details") if isinstance(data, dict) else data
+    if isinstance(details, str) and details.strip() not in message:
+        message = f"{message}: {details.strip()}"
+    return ErrorResponse(answered, code if type(code) is int else 0, message)

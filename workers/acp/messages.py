@@ -29,6 +29,11 @@ def session_params(cwd: str) -> Params:
     return {"cwd": cwd, "mcpServers": []}
 
 
+def taken_up_params(session_id: str, cwd: str) -> Params:
+    """A session of before, by ``session/resume`` or ``session/load``."""
+    return {"sessionId": session_id, **session_params(cwd)}
+
+
 def prompt_params(session_id: str, text: str) -> Params:
     """A prompt of one block of text."""
     return {"sessionId": session_id, "prompt": [{"type": "text", "text": clean_text(text)}]}

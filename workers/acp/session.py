@@ -1,6 +1,8 @@
 """One turn of an external agent as a machine: what comes from its process in, what is to be done out.
 
     initialize -> session/new -> session/prompt -> (next follow-up: session/prompt)... -> ended
+               -> session/resume ->
+               -> session/load -> replaying ->
 
 The machine does no input or output and reads no clock: ``now`` is a time in seconds that only grows. Every input
 returns effects, to be carried out in their order; the last effect of all is `Ended`, after which inputs have none.
@@ -15,6 +17,7 @@ from typing import Literal, TypeAlias
 import msgspec
 
 from protocol.codec import clean_text
+from workers.acp.consent import Consent
 from workers.acp.control import AcpControl
 from workers.acp.deadlines import Deadlines, ProcessEnd
 from workers.acp.effects import (
@@ -23,10 +26,10 @@ from workers.acp.effects import (
     Ended,
     Ending,
     Failed,
-    PermissionAsked,
-    PermissionWithdrawn,
     PromptEnded,
     Send,
+    SessionLost,
+    SessionOpened,
     TimedOut,
     Updated,
 )
@@ -43,40 +46,38 @@ from workers.acp.jsonrpc import (
     error_line,
     is_same_id,
     request_line,
-    result_line,
 )
 from workers.acp.messages import (
     cancel_line,
     failure_of,
     initialize_params,
     judged,
-    login_methods,
     object_of,
     prompt_params,
-    session_params,
     spoken_text,
-    version_fault,
 )
-from workers.acp.permission import OpenQuestions, headless_choice, offered_options, outcome
+from workers.acp.opening import Ask, EarlierSession, Opening, OpeningMethod, Replay
 
 CANCEL_PATIENCE = 0.5
 """Seconds from a ``session/cancel`` to the end of its prompt; an absolute limit, whatever the agent says meanwhile."""
 MAX_NOISE_LINES = 10_000
 """Lines of a turn that are no """
 
-Phase: TypeAlias = Literal["starting", "initialize", "session/new", "session/prompt", "ended"]
-Method: TypeAlias = Literal["initialize", "session/new", "session/prompt"]
+Method: TypeAlias = Literal[OpeningMethod, "session/prompt"]
+Phase: TypeAlias = Literal["starting", Method, "replaying", "ended"]
+"""Where it is a method, that request is open."""
 
 
 class SessionSettings(msgspec.Struct, frozen=True, kw_only=True):
     """What the turn is to be.
 
     ``deadline`` is a time as of ``now``, None for no limit. With ``relays_permission`` questions for consent go out as
-    effects; otherwise they are answered by the headless rule.
+    effects; otherwise they are answered by the headless rule. Where the agent can, it goes on with ``earlier``.
     """
 
     prompt: str
     cwd: str
+    earlier: EarlierSession | None = None
     deadline: float | None = None
     client_version: str = "0"
     relays_permission: bool = False
@@ -91,12 +92,13 @@ class Session:
         self._phase: Phase = "starting"
         self._session_id = ""
         self._last_id = 0
-        self._logins: tuple[str, ...] = ()
+        self._opening = Opening(settings.cwd, settings.prompt, settings.earlier)
+        self._replay: Replay | None = None
         self._text: list[str] = []
         self._noise_lines = 0
         self._is_cancelled = False
         self._is_interrupted = False  # the open prompt, by a `session/cancel` that went out
-        self._questions = OpenQuestions()
+        self._consent = Consent(relays=settings.relays_permission)
         self._deadlines = Deadlines()
         self._process = ProcessEnd(self._deadlines)
         if settings.deadline is not None:
@@ -115,7 +117,10 @@ class Session:
     @property
     def next_deadline(self) -> float | None:
         """When to call `tick`, at the latest; None for never."""
-        return None if self.has_ended else self._deadlines.next
+        if self.has_ended:
+            return None
+        times = (self._deadlines.next, None if self._replay is None else self._replay.ends_at)
+        return min((time for time in times if time is not None), default=None)
 
     # -- inputs from the agent ----------------------------------------------------------------------------------------
 
@@ -138,7 +143,7 @@ class Session:
         effects: list[Effect] = []
         match message:
             case Request(method="session/request_permission"):
-                effects = self._permission_asked(message)
+                effects = self._consent.asked(message, is_refused=self._is_interrupted)
             case Request(id=asked, method=method):
                 effects = [Send(error_line(asked, METHOD_NOT_FOUND, f"Method not found: {method}"))]
             case Notification() if self._is_update(message):
@@ -146,7 +151,9 @@ class Session:
                 self._text.append(spoken_text(update))
                 effects = [Updated(update)]
             case Response() | ErrorResponse() if self._is_awaited(message):
-                effects = self._answered(message)
+                effects = self._answered(message, now)
+            case Notification() if self._replay is not None:
+                self._replay.heard(now)
             case ErrorResponse(id=None, code=code) if code in (PARSE_ERROR, INVALID_REQUEST):
                 effects = self._end(Failed(f"the agent could not read a message: {message.message}", message.code))
             case _:
@@ -180,7 +187,10 @@ class Session:
 
     def tick(self, now: float) -> list[Effect]:
         """Time has passed."""
-        return self._end(self._deadlines.due(now))
+        effects = self._end(self._deadlines.due(now))
+        if self._replay is None or now < self._replay.ends_at or self.has_ended:
+            return effects
+        return [*self._prompt(self._opening.prompt), *self.interrupted(now)]
 
     def cancel(self, now: float) -> list[Effect]:
         """End the turn as cancelled: politely where a prompt is open, else at once. From now on nothing else counts."""
@@ -198,18 +208,19 @@ class Session:
 
     def answer_permission(self, key: int, option_id: str | None) -> list[Effect]:
         """The answer to a `PermissionAsked`; None, and what was not offered, stand for ``cancelled``."""
-        answer = None if self.has_ended else self._questions.answer(key, option_id)
-        return [] if answer is None else [Send(answer)]
+        return [] if self.has_ended else self._consent.answer(key, option_id)
 
     # -- the conversation ---------------------------------------------------------------------------------------------
 
     def _ask(self, method: Method, params: Params) -> list[Effect]:
         self._phase = method
+        self._replay = None
         self._last_id += 1
         return [Send(request_line(self._last_id, method, params), is_request=True)]
 
     def _is_awaited(self, message: Message) -> bool:
-        return isinstance(message, Response | ErrorResponse) and is_same_id(message.id, self._last_id)
+        is_answer = isinstance(message, Response | ErrorResponse) and is_same_id(message.id, self._last_id)
+        return is_answer and self._phase != "replaying"
 
     def _is_update(self, message: Notification) -> bool:
         return (
@@ -219,22 +230,23 @@ class Session:
             and isinstance(message.params.get("update"), dict)
         )
 
-    def _answered(self, message: Response | ErrorResponse) -> list[Effect]:
+    def _answered(self, message: Response | ErrorResponse, now: float) -> list[Effect]:
         if self._phase == "session/prompt":
             return self._prompt_answered(message)
-        if isinstance(message, ErrorResponse):
-            return self._end(failure_of(self._phase, message, self._logins))
-        result = object_of(message.result)
-        if self._phase == "initialize":
-            if fault := version_fault(result):
-                return self._end(fault)
-            self._logins = login_methods(result)
-            return self._ask("session/new", session_params(self._settings.cwd))
-        session_id = result.get("sessionId")
-        if not isinstance(session_id, str):
-            return self._end(Failed("the agent opened a session without a sessionId"))
-        self._session_id = session_id
-        return self._prompt(self._settings.prompt)
+        match self._opening.answered(message):
+            case Failed() as failure:
+                return self._end(failure)
+            case Ask(method, params):
+                return self._ask(method, params)
+            case SessionLost() as lost:
+                begin = self._opening.new_session()
+                return [lost, *self._ask(begin.method, begin.params)]
+            case SessionOpened(session_id) as opened:
+                self._session_id = session_id
+                if self._phase != "session/load":
+                    return [opened, *self._prompt(self._opening.prompt)]
+                self._phase, self._replay = "replaying", Replay(now)
+                return [opened]
 
     def _prompt(self, text: str) -> list[Effect]:
         return self._ask("session/prompt", prompt_params(self._session_id, text))
@@ -244,30 +256,16 @@ class Session:
         was_interrupted = self._control.take_interrupt() or self._is_interrupted
         self._is_interrupted = False
         self._deadlines.drop("cancel")
-        effects = self._withdraw_questions()
+        effects = self._consent.withdraw_all()
         result: Mapping[str, object] = {}
         if isinstance(message, Response):
             result = object_of(message.result)
             effects.append(PromptEnded(result))
         elif not was_interrupted:
-            return effects + self._end(failure_of(self._phase, message, self._logins))
+            return effects + self._end(failure_of(self._phase, message, self._opening.logins))
         if not self._is_cancelled and (follow_up := self._control.take_next()) is not None:
             return effects + self._prompt(follow_up.text)
         return effects + self._end(Cancelled() if was_interrupted else judged(result.get("stopReason")))
-
-    def _permission_asked(self, message: Request) -> list[Effect]:
-        options = offered_options(message.params)
-        if self._settings.relays_permission and not self._is_interrupted:
-            key = self._questions.add(message.id, options)
-            return [PermissionAsked(key, options, object_of(message.params.get("toolCall")))]
-        chosen = None if self._is_interrupted else headless_choice(options)
-        return [Send(result_line(message.id, outcome(chosen)))]
-
-    def _withdraw_questions(self) -> list[Effect]:
-        effects: list[Effect] = []
-        for key in self._questions.open_keys():
-            effects += [*self.answer_permission(key, None), PermissionWithdrawn(key)]
-        return effects
 
     def _cancel_prompt(self, now: float) -> list[Effect]:
         """Tell the agent once for each prompt; a second reason to stop gives it no more time."""
@@ -275,7 +273,7 @@ class Session:
             return []
         self._is_interrupted = True
         self._deadlines.set("cancel", now + CANCEL_PATIENCE, Cancelled())
-        return [Send(cancel_line(self._session_id)), *self._withdraw_questions()]
+        return [Send(cancel_line(self._session_id)), *self._consent.withdraw_all()]
 
     def _end(self, ending: Ending | None) -> list[Effect]:
         if self.has_ended or ending is None:

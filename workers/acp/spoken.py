@@ -22,6 +22,10 @@ LONGEST_ARGUMENTS = 1_000_000
 
 _CUT = "[what was said before that is left out]\n"
 _EARLIER = "What was said earlier in this session:"
+_MISSED = "What was said since, without you:"
+
+GO_ON = "Your process ended before you were done: what you did last may have been done in part. Go on where you were."
+"""The prompt of an agent whose process was started again in the middle of its turn."""
 
 
 class SpokenTurn:
@@ -90,13 +94,14 @@ class SpokenTurn:
 def whole_prompt(system_prompt: str, history: Sequence[Message], prompt: str) -> str:
     """The one prompt that an agent is given: what it is to be, what was said before, what is wanted now.
 
-    An agent begins a session of its own in each turn, so it is told what the transcript holds.
+    An agent that begins a session of its own knows nothing, so it is told what the transcript holds.
     """
-    said = "\n\n".join(filter(None, map(_in_words, Transcript(history).view())))
-    if len(said) > LONGEST_HISTORY:
-        said = _CUT + said[-LONGEST_HISTORY:]
-    earlier = f"{_EARLIER}\n\n{said}\n\nNow:" if said else ""
-    return "\n\n".join(filter(None, (system_prompt.strip(), earlier, prompt)))
+    return "\n\n".join(filter(None, (system_prompt.strip(), _told(_EARLIER, history), prompt)))
+
+
+def later_prompt(missed: Sequence[Message], prompt: str) -> str:
+    """The prompt of an agent that goes on with its session; ``missed`` is what the transcript has that it has not."""
+    return "\n\n".join(filter(None, (_told(_MISSED, missed), prompt)))
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -110,6 +115,13 @@ def bounded(call: ToolCall) -> ToolCall:
     if len(call.arguments) <= LONGEST_ARGUMENTS:
         return call
     return msgspec.structs.replace(call, arguments=f'{{"left_out":"{len(call.arguments)} characters of arguments"}}')
+
+
+def _told(opening: str, history: Sequence[Message]) -> str:
+    said = "\n\n".join(filter(None, map(_in_words, Transcript(history).view())))
+    if len(said) > LONGEST_HISTORY:
+        said = _CUT + said[-LONGEST_HISTORY:]
+    return f"{opening}\n\n{said}\n\nNow:" if said else ""
 
 
 def _in_words(message: Message) -> str:

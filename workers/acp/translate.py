@@ -12,7 +12,6 @@ from typing import TypeAlias
 import msgspec
 
 from protocol.codec import clean_text
-from protocol.content import Outcome, ToolCall
 from protocol.frames import ToolCallOpened
 from protocol.records import (
     ContextUsage,
@@ -28,7 +27,8 @@ from protocol.records import (
 )
 from protocol.usage import Usage
 from workers.acp.messages import object_of, objects_of
-from workers.acp.tool_content import arguments_text, block_text, output_text
+from workers.acp.reported_call import ReportedCall
+from workers.acp.tool_content import block_text
 
 Translated: TypeAlias = (
     TextDelta | ThinkingDelta | ToolCallOpened | ToolCallResult | TodoUpdate | ContextUsage | Info | Warn
@@ -36,7 +36,8 @@ Translated: TypeAlias = (
 
 _STATUSES: dict[str, TodoStatus] = {status: status for status in ("pending", "in_progress", "completed")}
 _PRIORITIES: dict[str, TodoPriority] = {priority: priority for priority in ("high", "medium", "low")}
-_MERGED = ("title", "name", "kind", "status", "content", "locations", "rawInput", "rawOutput")
+LARGEST_COUNT = 10**12
+"""Tokens, or units of a currency. More is a mistake of the agent's; sums of these are far from what frames can hold."""
 NO_END_TOLD = "The agent did not say how this call ended."
 
 
@@ -47,42 +48,6 @@ class Cost(msgspec.Struct, frozen=True):
     currency: str
 
 
-class _Call:
-    """An open call: all that is known of it, whether it was told, and since when it runs."""
-
-    def __init__(self, call_id: str, now: float) -> None:
-        self.call_id = call_id
-        self.started = now
-        self.fields: dict[str, object] = {}
-        self.was_told = False
-        self.was_denied = False
-
-    @property
-    def name(self) -> str:
-        """The tool's name where the agent gives it, else the kind of tool."""
-        for given in (self.fields.get("name"), self.fields.get("kind")):
-            if isinstance(given, str) and given:
-                return clean_text(given)
-        return "other"
-
-    def opened(self) -> ToolCallOpened:
-        title = self.fields.get("title")
-        arguments = arguments_text(
-            self.fields.get("rawInput"), title if isinstance(title, str) else "", self.fields.get("locations")
-        )
-        return ToolCallOpened(call=ToolCall(id=self.call_id, name=self.name, arguments=arguments))
-
-    def result(self, outcome: Outcome, now: float, output: str | None = None) -> ToolCallResult:
-        text = output_text(self.fields.get("content"), self.fields.get("rawOutput"))
-        return ToolCallResult(
-            id=self.call_id,
-            outcome=outcome,
-            name=self.name,
-            output=text or output or "",
-            elapsed_ms=max(0, round((now - self.started) * 1000)),
-        )
-
-
 class UpdateTranslator:
     """Translates the updates of one session, in their order; what it can't understand it leaves out.
 
@@ -90,14 +55,24 @@ class UpdateTranslator:
     """
 
     def __init__(self) -> None:
-        self._open: dict[str, _Call] = {}
+        self._open: dict[str, ReportedCall] = {}
         self._closed: set[str] = set()
         self._half = ""  # the first half of a surrogate pair that was cut in two
         self._half_kind = ""
+        self._used_by_updates: Usage | None = None
         self.cost: Cost | None = None
 
     def take(self, update: Mapping[str, object], now: float) -> list[Translated]:
         """What the ``update`` object of a ``session/update`` says."""
+        translated = self._taken(update, now)
+        if (usage := _usage(object_of(object_of(update.get("_meta")).get("usage")))) is not None:
+            self._used_by_updates = (self._used_by_updates or Usage()) + usage
+        for call in self._open.values():
+            call.hold()
+            translated += self._told(call) if call.is_due else []
+        return translated
+
+    def _taken(self, update: Mapping[str, object], now: float) -> list[Translated]:
         match update.get("sessionUpdate"):
             case "agent_message_chunk":
                 return self._chunk("message", object_of(update.get("content")))
@@ -118,7 +93,7 @@ class UpdateTranslator:
 
     def permission_asked(self, tool_call: Mapping[str, object], now: float) -> list[Translated]:
         """The agent asked for consent to a call, which it may never have told of before."""
-        call = self._merged(tool_call, now, is_new=False)
+        call = self._merged(tool_call, now, is_new=False, is_question=True)
         return [] if call is None else self._told(call)
 
     def permission_denied(self, tool_call: Mapping[str, object]) -> None:
@@ -132,10 +107,21 @@ class UpdateTranslator:
         translated: list[Translated] = self._rest_of_text()
         for call in self._open.values():
             translated += self._told(call)
-            translated.append(call.result("cancelled" if cancelled else "interrupted", now, NO_END_TOLD))
+            if call.was_denied:  # which many agents take for its end
+                translated.append(call.result("denied", now))
+            else:
+                translated.append(call.result("cancelled" if cancelled else "interrupted", now, NO_END_TOLD))
         self._open.clear()
         self._closed.clear()
         return translated
+
+    def usage(self, result: Mapping[str, object]) -> Usage | None:
+        """What the prompt that ``result`` answers has used: what the answer reports, else what its updates did.
+
+        None where neither does. Source: Qwen Code, ``_meta.usage`` of the update behind each of its model calls.
+        """
+        by_updates, self._used_by_updates = self._used_by_updates, None
+        return usage_of(result) or by_updates
 
     # -- text ---------------------------------------------------------------------------------------------------------
 
@@ -148,7 +134,11 @@ class UpdateTranslator:
         if text and "\ud800" <= text[-1] <= "\udbff":
             text, self._half = text[:-1], text[-1]
         self._half_kind = kind
-        return [*translated, _delta(kind, text)] if text else translated
+        if not text:
+            return translated
+        # The reply is what comes after the last call, so calls that are held back are told of before it goes on.
+        held = [call for call in self._open.values() if kind == "message" and not call.was_told]
+        return [*translated, *(call.opened() for call in held), _delta(kind, text)]
 
     def _rest_of_text(self) -> list[Translated]:
         half, self._half = self._half, ""
@@ -160,33 +150,27 @@ class UpdateTranslator:
         call = self._merged(update, now, is_new=is_new)
         if call is None:
             return []
-        status = call.fields.get("status")
-        # A call is told of once and with its arguments, so it waits until they are there or it runs.
-        if status in (None, "pending") and not call.fields.get("rawInput"):
-            return []
-        translated = self._told(call)
-        if status in ("completed", "failed"):
-            failed: Outcome = "denied" if call.was_denied else "error"
-            translated.append(call.result("success" if status == "completed" else failed, now))
+        translated = self._told(call) if call.is_due else []
+        if (outcome := call.ended_as) is not None:
+            translated.append(call.result(outcome, now))
             del self._open[call.call_id]
             self._closed.add(call.call_id)
         return translated
 
-    def _merged(self, update: Mapping[str, object], now: float, *, is_new: bool) -> _Call | None:
+    def _merged(
+        self, update: Mapping[str, object], now: float, *, is_new: bool, is_question: bool = False
+    ) -> ReportedCall | None:
         """The open call that ``update`` is about, with what it says; None for one that is over, or that has no id."""
         call_id = _call_id(update)
         if not call_id or (call_id in self._closed and not is_new):
             return None
         self._closed.discard(call_id)
-        call = self._open.setdefault(call_id, _Call(call_id, now))
-        call.fields |= {name: update[name] for name in _MERGED if update.get(name) is not None}
+        call = self._open.setdefault(call_id, ReportedCall(call_id, now))
+        call.merge(update, is_question=is_question)
         return call
 
-    def _told(self, call: _Call) -> list[Translated]:
-        if call.was_told:
-            return []
-        call.was_told = True
-        return [*self._rest_of_text(), call.opened()]
+    def _told(self, call: ReportedCall) -> list[Translated]:
+        return [] if call.was_told else [*self._rest_of_text(), call.opened()]
 
     # -- all else -----------------------------------------------------------------------------------------------------
 
@@ -194,7 +178,7 @@ class UpdateTranslator:
         cost = object_of(update.get("cost"))
         amount, currency = cost.get("amount"), cost.get("currency")
         if isinstance(amount, int | float) and not isinstance(amount, bool) and isinstance(currency, str):
-            self.cost = Cost(float(amount), currency)
+            self.cost = Cost(float(amount), currency) if 0 <= amount <= LARGEST_COUNT else self.cost
         used, size = _count(update.get("used")), _count(update.get("size"))
         return [] if used is None or not size else [ContextUsage(used=used, max=size)]
 
@@ -204,9 +188,14 @@ def usage_of(result: Mapping[str, object]) -> Usage | None:
 
     How many model calls that was is not told: it counts as one. Tokens that the agent lists beside its input and
     output, as its total tells, are added to the side that they belong to. Source: Agent Client Protocol v1 (unstable),
-    ``PromptResponse.usage``.
+    ``PromptResponse.usage``; Gemini CLI, ``_meta.quota``.
     """
-    given = object_of(result.get("usage"))
+    counts = object_of(object_of(object_of(result.get("_meta")).get("quota")).get("token_count"))
+    in_quota = {"inputTokens": counts.get("input_tokens"), "outputTokens": counts.get("output_tokens")}
+    return _usage(object_of(result.get("usage"))) or _usage(in_quota)
+
+
+def _usage(given: Mapping[str, object]) -> Usage | None:
     read, written = _count(given.get("inputTokens")), _count(given.get("outputTokens"))
     if read is None or written is None:
         return None
@@ -257,5 +246,5 @@ def _call_id(update: Mapping[str, object]) -> str:
 
 
 def _count(value: object) -> int | None:
-    """A whole number that is none below zero."""
-    return value if type(value) is int and value >= 0 else None
+    """A whole number from zero to `LARGEST_COUNT`."""
+    return value if type(value) is int and 0 <= value <= LARGEST_COUNT else None

@@ -10,18 +10,19 @@ import math
 import os
 from collections.abc import Awaitable, Callable
 from functools import partial
-from importlib import metadata
 from typing import cast
 
 import trio
 
 from protocol.codec import clean_text
+from protocol.version import installed_version
 from workers.acp.agent_process import AgentProcess
 from workers.acp.command import agent_environment
 from workers.acp.control import AcpControl
 from workers.acp.driver import Report, SessionDriver
 from workers.acp.effects import Answered, Cancelled, Failed, Stopped
 from workers.acp.errors import ExecOutputTail
+from workers.acp.opening import EarlierSession
 from workers.acp.outcome import error_of, start_failure
 from workers.acp.redact import Redactor
 from workers.acp.request import AcpRunRequest, AcpRunResult
@@ -46,7 +47,8 @@ class AcpTurn:
     """One turn, for those who want more of it than its result.
 
     ``on_report`` is told what the agent does. With ``relays_permission`` it is asked for consent too, and
-    `answer_permission` answers; otherwise the headless rule does.
+    `answer_permission` answers; otherwise the headless rule does. Where the agent can, it goes on with ``earlier``, and
+    the request's prompt is for where it can't.
     """
 
     def __init__(
@@ -55,6 +57,7 @@ class AcpTurn:
         *,
         on_report: Callable[[Report], None] | None = None,
         relays_permission: bool = False,
+        earlier: EarlierSession | None = None,
     ) -> None:
         self._request = request
         self._started = trio.current_time()
@@ -62,8 +65,9 @@ class AcpTurn:
         settings = SessionSettings(
             prompt=request.prompt,
             cwd=str(request.cwd),
+            earlier=earlier,
             deadline=None if request.timeout is None else self._started + request.timeout,
-            client_version=_version(),
+            client_version=installed_version(),
             relays_permission=relays_permission,
         )
         self._session = Session(settings, self._control)
@@ -91,6 +95,10 @@ class AcpTurn:
     def answer_permission(self, key: int, option_id: str | None) -> None:
         """Answer the question ``key``; None, and what was not offered, stand for ``cancelled``."""
         self._driver.step(lambda _: self._session.answer_permission(key, option_id))
+
+    def fit_to_show(self, words: str) -> str:
+        """Words of the agent's, secrets replaced, controls cleaned, and cut."""
+        return self._redactor.clean(clean_text(words))[:_LONGEST_MESSAGE]
 
     # -- the tasks; none of them raises: what goes wrong is kept until all of them are gone ---------------------------
 
@@ -173,7 +181,7 @@ class AcpTurn:
         agent, ending = self._driver.agent, self._driver.ending or Cancelled()
         tail = ExecOutputTail("" if agent is None else self._redactor.tail(agent.stderr))
         if isinstance(ending, Failed):
-            ending = Failed(self._redactor.clean(clean_text(ending.message))[:_LONGEST_MESSAGE], ending.code)
+            ending = Failed(self.fit_to_show(ending.message), ending.code)
         text = self._session.text
         error = error_of(ending, text=text, timeout=self._request.timeout, tail=tail)
         if error is not None:
@@ -187,10 +195,3 @@ def _bare(error: BaseException) -> BaseException:
     while isinstance(error, BaseExceptionGroup):
         error = cast("BaseExceptionGroup[BaseException]", error).exceptions[0]
     return error
-
-
-def _version() -> str:
-    try:
-        return metadata.version("corral")
-    except metadata.PackageNotFoundError:
-        return "0"

@@ -35,12 +35,13 @@ from protocol.usage import Usage
 from workers import ceilings
 from workers.acp.command import AcpProcessSpec
 from workers.acp.driver import Report
-from workers.acp.effects import PermissionAsked, PromptEnded, Updated
+from workers.acp.effects import PermissionAsked, PromptEnded, SessionLost, SessionOpened, Updated
 from workers.acp.errors import AcpError
 from workers.acp.held_output import HeldSandbox
+from workers.acp.kept_session import KeptSession
 from workers.acp.permission import PermissionOption, headless_choice
 from workers.acp.request import AcpRunRequest
-from workers.acp.spoken import SpokenTurn, bounded, pieces, whole_prompt
+from workers.acp.spoken import GO_ON, SpokenTurn, bounded, pieces, whole_prompt
 from workers.acp.translate import Translated, UpdateTranslator, usage_of
 from workers.acp.turn import AcpTurn
 from workers.acp.verdict import ending_of
@@ -75,15 +76,20 @@ async def run_external_agent(stream: trio.SocketStream) -> None:
 
 
 class ExternalAgent:
-    """One prompt of one external agent."""
+    """One prompt of one external agent, which goes on with its session of before where it can.
+
+    A turn that is resumed goes on with a note in the place of its prompt.
+    """
 
     def __init__(self, channel: FrameStream[DownwardFrame], assignment: Assignment) -> None:
-        if assignment.resume is not None or assignment.start.spec.acp is None:
-            raise ProtocolError("an external agent begins with a prompt, and is never resumed")
+        if assignment.start.spec.acp is None:
+            raise ProtocolError("the worker of an external agent was started without the agent's command")
         self._channel = channel
-        self._assignment = assignment
-        self._start = assignment.start
+        self._start = start = assignment.start
         self._command = assignment.start.spec.acp
+        self._history = assignment.history
+        self._prompt = assignment.prompt if assignment.resume is None else GO_ON
+        self._kept = KeptSession(start.project_root, assignment.history, start.external)
         self._translator = UpdateTranslator()
         self._spoken = SpokenTurn()
         self._names: dict[str, str] = {}
@@ -107,8 +113,8 @@ class ExternalAgent:
 
     async def run(self) -> Finished:
         """Run the prompt to its end."""
-        prompt = whole_prompt(self._start.spec.system_prompt, self._assignment.history, self._assignment.prompt)
-        self._commit([UserMessage(text=self._assignment.prompt)])
+        prompt = whole_prompt(self._start.spec.system_prompt, self._history, self._prompt)
+        self._commit([UserMessage(text=self._prompt)])
         estimate = len(prompt.encode(errors="replace")) // BYTES_OF_A_TOKEN + 1
         self._channel.put(AskGrant(grant=_GRANT, purpose="reply", prompt_tokens=estimate, max_tokens=None))
         await self._woken.wait()
@@ -158,9 +164,11 @@ class ExternalAgent:
             cwd=root,
             env={**passed_on, **self._start.environment},
             sandbox=HeldSandbox(LocalSandbox(root), self._channel.room),
+            timeout=self._command.timeout,
             cancel=self._cancel,
         )
-        self._turn = AcpTurn(request, on_report=self._report, relays_permission=True)
+        earlier = self._kept.way_on(self._prompt)
+        self._turn = AcpTurn(request, on_report=self._report, relays_permission=True, earlier=earlier)
         try:
             await self._turn.run()
         except AcpError as error:
@@ -168,23 +176,36 @@ class ExternalAgent:
         return None
 
     def _report(self, report: Report) -> None:
+        assert self._turn is not None, "only a turn that runs reports"
         now = trio.current_time()
         match report:
+            case SessionLost(reason):
+                lost = f"{self._start.spec.name} could not go on with its session"
+                why = self._turn.fit_to_show(reason)
+                self._channel.put(Info(message=f"{lost}, so it begins a new one and is told what was said: {why}"))
+            case SessionOpened() as opened:
+                self._kept.opened(opened)
+                self._commit([])
             case Updated(update):
+                self._took_prompt()
                 self._put_all(self._translator.take(update, now))
             case PermissionAsked(key, options, tool_call):
                 self._put_all(self._translator.permission_asked(tool_call, now))
                 is_allowed = self._start.trust == "auto"
                 if not is_allowed:
                     self._translator.permission_denied(tool_call)
-                assert self._turn is not None, "only a turn that runs reports"
                 choice = headless_choice(options) if is_allowed else _refusing_choice(options)
                 self._turn.answer_permission(key, choice)
             case PromptEnded(result):
+                self._took_prompt()
                 self._put_all(self._translator.end_prompt(now, cancelled=self._cancel.is_set()))
                 self._count(usage_of(result))
             case _:
                 pass  # a question that was withdrawn had been answered already
+
+    def _took_prompt(self) -> None:
+        self._kept.took_prompt()
+        self._commit([])
 
     def _count(self, usage: Usage | None) -> None:
         if usage is None:
@@ -223,13 +244,20 @@ class ExternalAgent:
         self._channel.put(ToolCallOpened(call=call))
 
     def _commit(self, messages: list[Message], usage: Usage | None = None) -> None:
-        if messages or usage is not None:
+        """Commit what there is, if there is anything new."""
+        self._kept.committed(len(messages))
+        external = self._kept.news()
+        if messages or usage is not None or external is not None:
             self._commits += 1
-            grant = None if usage is None else _GRANT
-            iterations = 0 if usage is None else 1
-            self._channel.put(
-                Commit(number=self._commits, messages=tuple(messages), usage=usage, grant=grant, iterations=iterations)
+            commit = Commit(
+                number=self._commits,
+                messages=tuple(messages),
+                usage=usage,
+                grant=None if usage is None else _GRANT,
+                iterations=0 if usage is None else 1,
+                external=external,
             )
+            self._channel.put(commit)
 
     def _settle(self) -> None:
         """The last commit; a prompt without an answer has used nobody knows what."""

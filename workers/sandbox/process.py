@@ -19,6 +19,7 @@ from typing import IO
 import trio
 from trio.lowlevel import FdStream
 
+from protocol.process_tree import mark_of_ours
 from workers.ceilings import memory_lifted
 
 EXIT_LOST = 255
@@ -141,7 +142,9 @@ async def open_process(
     """Start ``argv`` for the length of the block; to be entered in the main thread.
 
     ``stdin``, ``stdout``, ``stderr`` say for which of them there is a pipe; what has none is ``/dev/null``. ``env`` is
-    the whole environment. Raises `OSError` when ``argv`` can't be started, with the name of what is missing.
+    the whole environment, but for the mark by which the keeper finds the process (see
+    `protocol.process_tree.end_marked`). Raises `OSError` when ``argv`` can't be started, with the name of what is
+    missing.
 
     At the end of the block a process that still runs is ended, with ``grace`` seconds as in `Child.end`. When the block
     is left by an exception or by cancellation, so is its whole group; what a process left in its group before it exited
@@ -167,7 +170,14 @@ def start_child(
     ends = [subprocess.PIPE if pipe else subprocess.DEVNULL for pipe in pipes]
     with memory_lifted():
         process = subprocess.Popen(
-            argv, cwd=cwd, env=env, stdin=ends[0], stdout=ends[1], stderr=ends[2], bufsize=0, start_new_session=True
+            argv,
+            cwd=cwd,
+            env={**env, **mark_of_ours()},
+            stdin=ends[0],
+            stdout=ends[1],
+            stderr=ends[2],
+            bufsize=0,
+            start_new_session=True,
         )
     return Child(process)
 

@@ -36,6 +36,13 @@ def test_slots_are_a_number_or_a_range(text: str, slots: tuple[int, int]) -> Non
     assert (found.least_slots, found.slots) == slots
 
 
+@pytest.mark.parametrize(
+    ("backend", "address"), [("local", None), ("ray", ""), ("ray:auto", "auto"), ("ray:10.0.0.1:6379", "10.0.0.1:6379")]
+)
+def test_a_backend_is_this_process_or_a_ray_of_some_address(backend: str, address: str | None) -> None:
+    assert options("--backend", backend).ray == address
+
+
 def test_flags_of_a_run_are_taken_as_defaults_for_every_job_but_those_with_another_sense() -> None:
     words = ["--model", "m", "--timeout", "5", "--max-tokens-total", "90", "--mem-free", "1G", "--max-turns", "3"]
     found = parse_batch(["jobs.jsonl", *words], {})
@@ -60,6 +67,8 @@ def test_values_that_need_reading_are_read() -> None:
         ["a.jsonl", "--breaker", "-1"],
         ["a.jsonl", "--keep", "some"],
         ["a.jsonl", "--backend", "cloud"],
+        ["a.jsonl", "--backend", "ray:"],
+        ["a.jsonl", "--backend", "ray:ray://host:10001"],
         ["a.jsonl", "--max-cost-usd", "3"],
         ["a.jsonl", "--prompt-file", "x"],
         ["a.jsonl", "--retrys", "2"],

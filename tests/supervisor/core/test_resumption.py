@@ -32,6 +32,13 @@ def test_a_call_that_the_client_never_saw_begin_is_opened_before_it_is_ended() -
     assert [each.call_id for each in plan.ended] == ["a", "b"]
 
 
+def test_a_call_that_is_not_stored_is_ended_for_the_client_alone() -> None:
+    """As an external agent's is, which is stored once it has ended."""
+    plan = plan_resumption(history(), {}, [call("a")], {})
+    assert [(each.call_id, each.outcome) for each in plan.ended] == [("a", "interrupted")]
+    assert (plan.results, plan.opened) == ((), ())
+
+
 def test_a_result_that_was_on_the_wire_is_given_to_the_worker_and_not_told_again() -> None:
     plan = plan_resumption(history(call("a"), call("b")), {"a": result("a", "done")}, [call("b")], {})
     assert plan.results[0].output == "done"

@@ -92,10 +92,12 @@ def make_hub(run: StagedRun) -> Hub:
 
 
 @asynccontextmanager
-async def serving(run: StagedRun, hub: Hub, folder: Path) -> AsyncGenerator[Path, None]:
+async def serving(
+    run: StagedRun, hub: Hub, folder: Path, *, process_goes_on: bool = False
+) -> AsyncGenerator[Path, None]:
     """The block has `BOUND` seconds with a server that listens at the path."""
     async with trio.open_nursery() as nursery:
-        assert await nursery.start(LiveServer(run, hub, folder).serve) is None
+        assert await nursery.start(LiveServer(run, hub, folder, process_goes_on=process_goes_on).serve) is None
         with trio.fail_after(BOUND):
             yield socket_of(folder, SESSION, os.getpid()).path
         nursery.cancel_scope.cancel()

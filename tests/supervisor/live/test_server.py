@@ -312,6 +312,16 @@ async def test_kill_of_the_run_or_its_main_agent_ends_the_run_whose_end_closes_t
     assert run.cancelled == []
 
 
+async def test_the_answer_says_whether_the_process_is_there_for_more_than_the_run(folder: Path) -> None:
+    run = StagedRun(*FAMILY)
+    async with serving(run, make_hub(run), folder, process_goes_on=True) as path:
+        stream = await trio.open_unix_socket(str(path))
+        async with stream:
+            reply = await Shell(stream).ask(Kill())
+    assert isinstance(reply, Killed)
+    assert reply.process_goes_on
+
+
 # -- the socket -------------------------------------------------------------------------------------------------------
 
 

@@ -17,6 +17,7 @@ import pytest
 import trio
 
 from protocol.content import AssistantMessage, Message, Summary, ToolCall, ToolResult, UserMessage
+from protocol.frames import ExternalSession
 from protocol.usage import Usage
 from supervisor.errors import SessionLocked, StorageFailed, StoreCorrupt, StoreNewer, UnknownSession
 from supervisor.store.session_store import SessionStore
@@ -93,6 +94,37 @@ async def test_usage_is_summed_by_agent_name_and_leaves_this_run_out(tmp_path: P
     assert again.usage_by_agent() == earlier
     assert again.history("child-0") == (AssistantMessage(text="x"),)
     assert again.history("nobody") == ()
+    again.close()
+
+
+def test_the_session_of_an_external_agent_is_kept_by_its_name(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    main = store.main_agent_id
+    first, second = (ExternalSession(session_id="x", cwd="/here", known=known) for known in (0, 2))
+    other = ExternalSession(session_id="y", cwd="/there", known=1)
+    store.append(main, [], None, 0, ("codex", first))
+    store.append(main, [], None, 0, ("other", other))
+    store.append(main, TRANSCRIPT[:2], usage(10), 1, ("codex", second))
+    store.append(main, TRANSCRIPT[2:], None, 0)  # says nothing of it
+    store.close()
+    again = SessionStore.open(tmp_path, store.session_id)
+    assert again.external_session(main, "codex") == second
+    assert again.external_session(main, "other") == other
+    assert again.external_session(main, "nobody") is None
+    assert again.external_session("child", "codex") is None
+    again.close()
+
+
+async def test_a_session_without_a_place_for_external_ones_gets_it(tmp_path: Path) -> None:
+    store = create(tmp_path)
+    store.close()
+    with closing(sqlite3.connect(database(tmp_path, store.session_id))) as connection:
+        connection.execute("DROP TABLE external_sessions")
+    again = SessionStore.open(tmp_path, store.session_id)
+    assert again.external_session(again.main_agent_id, "codex") is None
+    session = ExternalSession(session_id="x", cwd="/here", known=1)
+    await again.append(again.main_agent_id, [], None, 0, ("codex", session)).wait()
+    assert again.external_session(again.main_agent_id, "codex") == session
     again.close()
 
 

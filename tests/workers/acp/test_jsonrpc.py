@@ -80,6 +80,12 @@ def test_a_long_line_costs_time_linear_in_its_length() -> None:
         ('{"jsonrpc":"2.0","id":1,"result":null,"error":{"code":-1,"message":"no"}}', ErrorResponse(1, -1, "no")),
         ('{"jsonrpc":"2.0","id":null,"error":{"code":"-1"}}', ErrorResponse(None, 0, "no reason was given")),
         ('{"jsonrpc":"2.0","id":1,"error":"no"}', ErrorResponse(1, 0, "no")),
+        (
+            '{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no","data":{"details":"not today"}}}',
+            ErrorResponse(1, -1, "no: not today"),
+        ),
+        ('{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no","data":"why"}}', ErrorResponse(1, -1, "no: why")),
+        ('{"jsonrpc":"2.0","id":1,"error":{"code":-1,"message":"no","data":["x"]}}', ErrorResponse(1, -1, "no")),
         ('{"jsonrpc":"2.0","id":1,"error":[]}', ErrorResponse(1, 0, "no reason was given")),
     ],
 )

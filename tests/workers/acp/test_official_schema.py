@@ -12,6 +12,10 @@ import pytest
 
 from tests.workers.acp.memory_agent import SESSION, MemoryAgent, Message, run_with
 from workers.acp import AcpControl
+from workers.acp.effects import Send
+from workers.acp.jsonrpc import Response
+from workers.acp.opening import EarlierSession
+from workers.acp.session import Session, SessionSettings
 
 pytestmark = pytest.mark.interop
 
@@ -109,6 +113,25 @@ async def test_every_message_of_a_rich_turn_is_valid(schema: dict[str, Any]) -> 
     assert set(theirs) >= {
         "RequestPermissionRequest", "RequestPermissionResponse", "SessionNotification", "ReadTextFileRequest", "Error",
     }  # fmt: skip
+
+
+@pytest.mark.parametrize("way", ["session/resume", "session/load"])
+def test_what_takes_a_session_up_again_is_valid(schema: dict[str, Any], way: str) -> None:
+    settings = SessionSettings(prompt="new", cwd="/", earlier=EarlierSession(session_id="s", prompt="later"))
+    session = Session(settings, AcpControl())
+    resume: Message | None = {} if way == "session/resume" else None
+    announced: Message = {"loadSession": True, "sessionCapabilities": {"resume": resume}}
+    greeting: Message = {"protocolVersion": 1, "agentCapabilities": announced}
+    answers: list[Message] = [{"id": 1, "result": greeting}, {"id": 2, "result": {}}]
+    effects = session.begin()
+    effects += session.receive(Response(1, greeting), 0)
+    effects += session.receive(Response(2, {}), 0)
+    effects += session.tick(1.0)
+    calls = [json.loads(effect.line) for effect in effects if isinstance(effect, Send)]
+    assert [call["method"] for call in calls] == ["initialize", way, "session/prompt"]
+    name = "ResumeSession" if way == "session/resume" else "LoadSession"
+    checked = Conversation(schema).check(calls, answers, served_by="agent")
+    assert set(checked) >= {f"{name}Request", f"{name}Response"}
 
 
 def test_the_check_knows_an_invalid_message(schema: dict[str, Any]) -> None:

@@ -1,14 +1,9 @@
-"""The machine of a turn by itself: relayed questions, and all orders of what may happen to it."""
+"""The machine of a turn by itself: relayed questions, sessions of before, deadlines."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from typing import cast
-
-from hypothesis import HealthCheck, settings
-from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from workers.acp.control import AcpControl
 from workers.acp.effects import (
@@ -21,15 +16,24 @@ from workers.acp.effects import (
     PermissionWithdrawn,
     PromptEnded,
     Send,
-    Stopped,
+    SessionLost,
+    SessionOpened,
     TimedOut,
-    Updated,
 )
-from workers.acp.jsonrpc import ErrorResponse, Message, Notification, Request, RequestId, Response
+from workers.acp.jsonrpc import ErrorResponse, Notification, Request, RequestId, Response
+from workers.acp.opening import EarlierSession
 from workers.acp.permission import PermissionOption
 from workers.acp.session import Session, SessionSettings
 
 SESSION = "s"
+EARLIER = EarlierSession(session_id="earlier", prompt="later")
+CAPABILITIES: dict[str, object] = {
+    "both": {"loadSession": True, "sessionCapabilities": {"resume": {}}},
+    "session/resume": {"sessionCapabilities": {"resume": {}}},
+    "session/load": {"loadSession": True},
+    "session/new": {"loadSession": 1, "sessionCapabilities": {"resume": None}},
+}
+"""What an agent announces, by the request with which it goes on, or is begun anew."""
 OPTIONS = [{"optionId": "a", "kind": "allow_once", "name": "Yes"}, {"optionId": "b", "kind": "reject_once"}]
 
 
@@ -106,199 +110,115 @@ def test_nothing_counts_before_the_process_was_started() -> None:
     assert session.begin() == []
 
 
-class SessionMachine(RuleBasedStateMachine):
-    """An agent that sends anything at any time, a person who does, and a process that ends when it likes."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.control = AcpControl()
-        settings = SessionSettings(prompt="0", cwd="/", deadline=1000.0, relays_permission=True)
-        self.session = Session(settings, self.control)
-        self.now = 0.0
-        self.requests: list[tuple[object, str]] = []  # ours, in order: id and method
-        self.answered: set[object] = set()  # ids that we have answered a request of ours under
-        self.asked: list[int] = []  # keys of open questions
-        self.unanswered = 0  # requests of the agent's
-        self.cancels = 0  # of the open prompt
-        self.cancelled_at: float | None = None
-        self.was_cancelled = False
-        self.text = ""
-        self.steered = 0
-        self.ended: list[Ended] = []
-        self.take(self.session.begin())
-
-    # -- what comes out -----------------------------------------------------------------------------------------------
-
-    def take(self, effects: list[Effect]) -> None:
-        assert not (effects and self.ended), "an effect after the end"
-        for effect in effects:
-            assert not self.ended, "an effect after the end"
-            match effect:
-                case Send():
-                    self.take_line(json.loads(effect.line), effect.is_request)
-                case PermissionAsked(key):
-                    self.asked.append(key)
-                case PermissionWithdrawn(key):
-                    self.asked.remove(key)
-                case Ended():
-                    self.ended.append(effect)
-                case Updated():
-                    assert self.open_method() == "session/prompt"
-                case PromptEnded():
-                    assert self.requests[-1][1] == "session/prompt"
-
-    def take_line(self, message: dict[str, object], is_request: bool) -> None:
-        assert is_request == ("method" in message and "id" in message)
-        if is_request:
-            assert self.open_method() is None, "two requests at once"
-            self.requests.append((message["id"], str(message["method"])))
-            self.cancels = 0
-            self.cancelled_at = None
-        elif message.get("method") == "session/cancel":
-            assert self.open_method() == "session/prompt"
-            self.cancels += 1
-            self.cancelled_at = self.now
-            assert self.cancels == 1, "told twice"
-        else:
-            self.unanswered -= 1
-            outcome = cast("dict[str, dict[str, object]]", message.get("result", {})).get("outcome")
-            assert outcome is None or outcome.get("optionId", "a") in ("a", "b")
-
-    def open_method(self) -> str | None:
-        if not self.requests or self.requests[-1][0] in self.answered:
-            return None
-        return self.requests[-1][1]
-
-    def receive(self, message: Message) -> None:
-        if isinstance(message, Request) and not self.ended:
-            self.unanswered += 1
-        self.take(self.session.receive(message, self.now))
-
-    # -- what goes in -------------------------------------------------------------------------------------------------
-
-    @precondition(lambda self: self.open_method() is not None)
-    @rule(
-        stop_reason=st.sampled_from(["end_turn", "cancelled", "max_tokens", "refusal", "odd", None]),
-        fails=st.integers(0, 9),
-    )
-    def answer(self, stop_reason: str | None, fails: int) -> None:
-        number, method = self.requests[-1]
-        self.answered.add(number)
-        results: dict[str, dict[str, object]] = {
-            "initialize": {"protocolVersion": 1},
-            "session/new": {"sessionId": SESSION},
-            "session/prompt": {"stopReason": stop_reason},
-        }
-        message: Message = Response(cast("RequestId", number), results[method])
-        if fails == 0:
-            message = ErrorResponse(cast("RequestId", number), -32603, "no")
-        self.receive(message)
-
-    @rule(wrong=st.sampled_from([0, "1", "2", "3", None, 99, -1]))
-    def answer_something_else(self, wrong: RequestId) -> None:
-        self.receive(Response(wrong, {"stopReason": "end_turn", "sessionId": "x", "protocolVersion": 7}))
-        self.receive(ErrorResponse(wrong, -32603, "no"))
-
-    @precondition(lambda self: self.answered)
-    @rule(data=st.data())
-    def answer_again(self, data: st.DataObject) -> None:
-        number = data.draw(st.sampled_from(sorted(cast("set[int]", self.answered))))
-        self.receive(Response(number, {"stopReason": "end_turn"}))
-
-    @rule(session=st.sampled_from([SESSION, "other", None]), kind=st.sampled_from(["agent_message_chunk", "odd"]))
-    def update(self, session: str | None, kind: str) -> None:
-        update = {"sessionUpdate": kind, "content": {"type": "text", "text": "x"}}
-        message = Notification("session/update", {"sessionId": session, "update": update})
-        counts = self.open_method() == "session/prompt" and session == SESSION and not self.ended
-        assert self.session.is_activity(message) == counts
-        if counts and kind == "agent_message_chunk":
-            self.text += "x"
-        self.receive(message)
-
-    @rule(asked=st.sampled_from([0, "q", None]), method=st.sampled_from(["session/request_permission", "fs/x", "odd"]))
-    def ask(self, asked: RequestId, method: str) -> None:
-        self.receive(Request(asked, method, {"options": OPTIONS}))
-
-    @precondition(lambda self: self.asked)
-    @rule(option=st.sampled_from(["a", "b", "never", None]))
-    def decide(self, option: str | None) -> None:
-        self.take(self.session.answer_permission(self.asked.pop(0), option))
-
-    @rule()
-    def steer(self) -> None:
-        self.steered += 1
-        self.control.steer(str(self.steered))
-
-    @rule(notices=st.booleans())
-    def interrupt(self, notices: bool) -> None:
-        self.control.interrupt()
-        if notices:
-            self.take(self.session.interrupted(self.now))
-
-    @rule()
-    def cancel(self) -> None:
-        self.was_cancelled = self.was_cancelled or not self.ended
-        self.take(self.session.cancel(self.now))
-
-    @rule(seconds=st.sampled_from([0.1, 0.25, 0.5, 2.0]))
-    def wait(self, seconds: float) -> None:
-        self.now += seconds
-        self.take(self.session.tick(self.now))
-
-    @rule(what=st.sampled_from(["noise", "output ends", "input lost", "exits", "garbage"]), is_likely=st.booleans())
-    def process(self, what: str, is_likely: bool) -> None:
-        if what != "noise" and not is_likely:
-            return
-        actions: dict[str, Callable[[], list[Effect]]] = {
-            "noise": self.session.noise,
-            "output ends": lambda: self.session.output_ended(self.now),
-            "input lost": lambda: self.session.input_lost(self.now),
-            "exits": lambda: self.session.process_exited(0, self.now),
-            "garbage": lambda: self.session.unreadable("garbage"),
-        }
-        self.take(actions[what]())
-
-    # -- what holds at all times --------------------------------------------------------------------------------------
-
-    @invariant()
-    def the_text_is_what_was_said_in_open_prompts(self) -> None:
-        assert self.session.text == self.text
-
-    @invariant()
-    def it_ends_once_and_a_cancel_decides_how(self) -> None:
-        assert len(self.ended) == int(self.session.has_ended) <= 1
-        if self.ended and self.was_cancelled:
-            assert self.ended == [Ended(Cancelled())]
-        if self.ended and isinstance(self.ended[0].ending, Answered | Stopped):
-            assert self.open_method() is None
-            assert self.requests[-1][1] == "session/prompt"
-
-    @invariant()
-    def the_agent_is_never_left_without_a_question_of_ours_or_an_end(self) -> None:
-        assert self.ended or self.open_method() is not None
-
-    @invariant()
-    def half_a_second_after_a_cancel_it_is_over(self) -> None:
-        deadline = self.session.next_deadline
-        if self.cancelled_at is not None and not self.ended and self.open_method() == "session/prompt":
-            assert deadline is not None
-            assert deadline <= self.cancelled_at + 0.5
-        if not self.ended:
-            assert deadline is not None
-            assert deadline > self.now or self.now == 0
-        else:
-            assert deadline is None
-
-    @invariant()
-    def every_request_of_the_agent_is_answered_or_with_the_person(self) -> None:
-        if not self.ended:
-            assert self.unanswered == len(self.asked)
+# -- a session of before ----------------------------------------------------------------------------------------------
 
 
-TestSessionMachine = SessionMachine.TestCase
-TestSessionMachine.settings = settings(
-    max_examples=80, stateful_step_count=30, deadline=None, suppress_health_check=[HealthCheck.filter_too_much]
-)
+def going_on(way: str, control: AcpControl | None = None) -> tuple[Session, dict[str, object]]:
+    """A session whose agent has just said hello, and what it was asked for then."""
+    session = Session(SessionSettings(prompt="new", cwd="/", earlier=EARLIER), control or AcpControl())
+    session.begin()
+    greeting = {"protocolVersion": 1, "agentCapabilities": CAPABILITIES[way]}
+    (asked,) = sent(session.receive(Response(1, greeting), 0))
+    return session, asked
+
+
+def chunk(text: str, session: str = "earlier", kind: str = "agent_message_chunk") -> Notification:
+    update = {"sessionUpdate": kind, "content": {"type": "text", "text": text}}
+    return Notification("session/update", {"sessionId": session, "update": update})
+
+
+def prompted(effects: list[Effect]) -> tuple[object, object]:
+    """The session and the text of the one prompt that goes out."""
+    (message,) = sent(effects)
+    assert message["method"] == "session/prompt"
+    params = cast("dict[str, object]", message["params"])
+    (block,) = cast("list[dict[str, object]]", params["prompt"])
+    return params["sessionId"], block["text"]
+
+
+def test_a_session_is_resumed_where_the_agent_announces_it_and_prompted_at_once() -> None:
+    session, asked = going_on("both")
+    assert asked["method"] == "session/resume"
+    assert asked["params"] == {"sessionId": "earlier", "cwd": "/", "mcpServers": []}
+    opened, *rest = session.receive(Response(2, None), 0)
+    assert opened == SessionOpened("earlier", goes_on=True, can_go_on=True)
+    assert prompted(rest) == ("earlier", "later")
+
+
+def test_what_a_loaded_session_replays_is_neither_text_nor_told_nor_activity() -> None:
+    session, asked = going_on("session/load")
+    assert asked["method"] == "session/load"
+    assert not session.is_activity(chunk("old"))
+    assert session.receive(chunk("old"), 1.0) == []
+    assert session.receive(Response(2, None), 2.0) == [SessionOpened("earlier", goes_on=True, can_go_on=True)]
+    assert session.receive(chunk("older"), 2.125) == []
+    assert session.next_deadline == 2.375, "some agents answer before they have replayed all of it"
+    assert session.receive(Response(2, {"stopReason": "end_turn"}), 2.125) == [], "a second answer"
+    assert session.tick(2.25) == []
+    assert prompted(session.tick(2.375)) == ("earlier", "later")
+    assert session.text == ""
+    session.receive(chunk("new"), 3.0)
+    assert session.text == "new"
+
+
+def test_a_replay_without_an_end_is_not_waited_for_longer_than_five_seconds() -> None:
+    session, _ = going_on("session/load")
+    session.receive(Response(2, {}), 0)
+    for eighth in range(1, 40):
+        assert session.receive(chunk("old"), eighth / 8) == []
+    assert session.next_deadline == 5.0
+    assert prompted(session.tick(5.0)) == ("earlier", "later")
+
+
+def test_an_interrupt_in_a_replay_waits_for_the_prompt_and_a_cancel_does_not() -> None:
+    control = AcpControl()
+    session, _ = going_on("session/load", control)
+    session.receive(Response(2, {}), 0)
+    control.interrupt()
+    assert session.interrupted(0.1) == []
+    assert [message["method"] for message in sent(session.tick(0.25))] == ["session/prompt", "session/cancel"]
+    session, _ = going_on("session/load")
+    session.receive(Response(2, {}), 0)
+    assert session.cancel(0.1) == [Ended(Cancelled())]
+    assert session.tick(0.25) == []
+
+
+def test_a_session_that_is_gone_is_begun_anew() -> None:
+    for way in ("session/resume", "session/load"):
+        session, _ = going_on(way)
+        lost, *rest = session.receive(ErrorResponse(2, -32002, "no such session"), 0)
+        assert lost == SessionLost(f"the agent answered {way} with an error: no such session (-32002)")
+        (asked,) = sent(rest)
+        assert (asked["method"], asked["params"]) == ("session/new", {"cwd": "/", "mcpServers": []})
+        opened, *rest = session.receive(Response(3, {"sessionId": "next"}), 0)
+        assert opened == SessionOpened("next", goes_on=False, can_go_on=True)
+        assert prompted(rest) == ("next", "new")
+
+
+def test_a_session_that_can_not_be_resumed_is_loaded() -> None:
+    """There are agents that announce what they do not serve."""
+    session, _ = going_on("both")
+    (asked,) = sent(session.receive(ErrorResponse(2, -32601, "Method not found"), 0))
+    assert asked["method"] == "session/load"
+    assert session.receive(Response(3, {}), 0) == [SessionOpened("earlier", goes_on=True, can_go_on=True)]
+    session, _ = going_on("both")
+    session.receive(ErrorResponse(2, -32601, "Method not found"), 0)
+    lost, *_ = session.receive(ErrorResponse(3, -32002, "no such session"), 0)
+    assert lost == SessionLost("the agent answered session/load with an error: no such session (-32002)")
+
+
+def test_an_agent_that_announces_nothing_begins_anew_without_a_word() -> None:
+    session, asked = going_on("session/new")
+    assert asked["method"] == "session/new"
+    opened, *rest = session.receive(Response(2, {"sessionId": "next"}), 0)
+    assert opened == SessionOpened("next", goes_on=False, can_go_on=False)
+    assert prompted(rest) == ("next", "new")
+
+
+def test_a_login_that_is_missing_is_not_taken_for_a_session_that_is_gone() -> None:
+    session, _ = going_on("session/resume")
+    (ended,) = session.receive(ErrorResponse(2, -32000, "Authentication required"), 0)
+    assert isinstance(ended, Ended) and isinstance(ended.ending, Failed) and "login" in ended.ending.message
 
 
 def test_a_turn_that_only_waits_ends_at_its_deadline_or_for_its_fault() -> None:

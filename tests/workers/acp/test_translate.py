@@ -190,6 +190,7 @@ PREVIEW = [
     [
         ({"status": "completed", "rawOutput": "done"}, "[new: a.py]\n+new"),
         ({"status": "failed", "rawOutput": "no such file"}, "no such file"),
+        ({"status": "failed"}, ""),
         ({"status": "completed", "content": []}, ""),
         ({"status": "completed"}, "Lists files\n[new: a.py]\n+new"),
     ],
@@ -225,6 +226,15 @@ def test_a_call_that_is_asked_about_is_told_of_first_and_denied_when_it_fails() 
     assert translator.take(change(status="failed"), 1) == [
         ToolCallResult(id="c1", outcome="denied", name="delete", output="", elapsed_ms=1000)
     ]
+
+
+def test_a_call_that_was_denied_is_over_with_its_prompt_where_the_agent_says_no_more_of_it() -> None:
+    """As Gemini CLI, Qwen Code and Codex leave theirs."""
+    translator = UpdateTranslator()
+    translator.permission_asked({"toolCallId": "c1", "content": PREVIEW[:1]}, 0)
+    translator.permission_denied({"toolCallId": "c1"})
+    (result,) = translator.end_prompt(1)
+    assert isinstance(result, ToolCallResult) and (result.outcome, result.output) == ("denied", "")
 
 
 @pytest.mark.parametrize(("cancelled", "outcome"), [(True, "cancelled"), (False, "interrupted")])
@@ -277,7 +287,15 @@ def test_the_use_of_the_context_is_told_and_the_cost_is_kept() -> None:
         ContextUsage(used=5, max=100)
     ]
     assert translator.cost == Cost(0.25, "USD")
-    for broken in ({"used": True, "size": 1}, {"used": 1, "size": 0}, {"used": -1, "size": 9}, {}):
+    for amount in (10**400, float("nan"), float("inf"), -1, True):
+        translator.take({"sessionUpdate": "usage_update", "cost": {"amount": amount, "currency": "EUR"}}, 0)
+    for broken in (
+        {"used": 2**64, "size": 1},
+        {"used": True, "size": 1},
+        {"used": 1, "size": 0},
+        {"used": -1, "size": 9},
+        {},
+    ):
         assert translator.take({"sessionUpdate": "usage_update", **broken}, 0) == []
     assert translator.cost == Cost(0.25, "USD")
 
@@ -320,7 +338,16 @@ def test_the_usage_of_a_prompt_counts_all_it_lists(usage: Update, counted: tuple
     )
 
 
-@pytest.mark.parametrize("result", [{}, {"usage": None}, {"usage": {"inputTokens": "10", "outputTokens": 1}}])
+@pytest.mark.parametrize(
+    "result",
+    [
+        {},
+        {"usage": None},
+        {"usage": {"inputTokens": "10", "outputTokens": 1}},
+        {"usage": {"inputTokens": 2**64, "outputTokens": 1}},
+        {"_meta": {"quota": {"token_count": {"input_tokens": 1}}}},
+    ],
+)  # fmt: skip
 def test_usage_that_is_not_reported_is_not_made_up(result: Update) -> None:
     assert usage_of(result) is None
 
@@ -356,7 +383,10 @@ scalars: st.SearchStrategy[object] = (
     st.none() | st.booleans() | st.integers() | st.text(st.characters(codec=None), max_size=3)
 )
 values: st.SearchStrategy[object] = (
-    scalars | st.lists(scalars, max_size=2) | st.dictionaries(st.sampled_from(("type", "text", "path")), scalars)
+    scalars
+    | st.just(2**64)
+    | st.lists(scalars, max_size=2)
+    | st.dictionaries(st.sampled_from(("type", "text", "path")), scalars)
 )
 fields: st.SearchStrategy[Update] = st.fixed_dictionaries(
     {"sessionUpdate": st.sampled_from(KINDS)},
@@ -389,13 +419,17 @@ def test_whatever_an_agent_sends_becomes_frames_that_pair_up(updates: list[Updat
     assert still_open == {}
 
 
+def pending_with(raw_input: Update) -> Update:
+    return change(rawInput=raw_input, status="pending")
+
+
 inputs: st.SearchStrategy[Update] = st.dictionaries(st.sampled_from(["cwd", "command"]), st.integers(0, 2))
 others = st.sampled_from([text("Hm.", "agent_thought_chunk"), {"sessionUpdate": "usage_update", "used": 1, "size": 2}])
 
 
 @settings(max_examples=60)
 @given(
-    st.lists(st.builds(lambda raw: change(rawInput=raw, status="pending"), inputs) | others, max_size=LONGEST_HOLD - 2),
+    st.lists(inputs.map(pending_with) | others, max_size=LONGEST_HOLD - 2),
     st.sampled_from(["runs", "asks", "ends"]),
 )
 def test_a_held_call_is_opened_once_with_the_last_input_that_it_had(before: list[Update], then: str) -> None:

@@ -22,12 +22,14 @@ from protocol.frames import (
     CallFailed,
     Cancel,
     Commit,
+    ExternalSession,
     Finished,
     GrantAnswer,
     Heartbeat,
     History,
     Prompt,
     Ready,
+    Resume,
     Start,
     ToolCallOpened,
     UpwardFrame,
@@ -121,6 +123,7 @@ class Supervisor:
 
 
 GO = GrantAnswer(grant=1, decision="go")
+DO_IT = Prompt(text="Do it")
 
 
 @asynccontextmanager
@@ -132,6 +135,8 @@ async def worker(
     decision: GrantAnswer = GO,
     command: ExternalCommand | None = None,
     history: tuple[Message, ...] = (),
+    external: ExternalSession | None = None,
+    last: Prompt | Resume = DO_IT,
 ) -> AsyncGenerator[Supervisor, None]:
     """A worker in this process, whose external agent runs ``program`` behind `WITH_THE_FAKE`."""
     command = command or ExternalCommand(command=sys.executable, args=("-c", WITH_THE_FAKE + program))
@@ -147,6 +152,7 @@ async def worker(
         tools=(),
         agents={},
         max_iterations=1,
+        external=external,
     )
     stream = trio.SocketStream(trio.socket.from_stdlib_socket(theirs))
     with trio.fail_after(SECONDS):
@@ -154,7 +160,7 @@ async def worker(
             nursery.start_soon(run_external_agent, stream)
             nursery.start_soon(supervisor.channel.run_writer)
             nursery.start_soon(supervisor.listen)
-            for frame in (start, *(History(message=item) for item in history), Prompt(text="Do it")):
+            for frame in (start, *(History(message=item) for item in history), last):
                 supervisor.channel.put(frame)
             yield supervisor
             nursery.cancel_scope.cancel()

@@ -4,43 +4,25 @@ from __future__ import annotations
 
 import os
 import shutil
-import stat
 import subprocess
 import sys
-import tempfile
-from collections.abc import Generator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
+from tests.stubs.ordinary_user import prefix_of_nobody
+
 CHECKOUT = Path(__file__).resolve().parents[3]
-NOBODY = 65_534
 SECONDS = 90.0
-
-
-@contextmanager
-def folder_of_nobody() -> Generator[Path, None, None]:
-    """A folder that belongs to an ordinary user, who can come to it; the tests must run as root."""
-    folder = Path(tempfile.mkdtemp(prefix="corral-test-"))
-    try:
-        os.chown(folder, NOBODY, NOBODY)
-        yield folder
-    finally:
-        shutil.rmtree(folder)
 
 
 def run_as_nobody(command: Sequence[str], folder: Path) -> subprocess.CompletedProcess[str]:
     """Run ``command`` in the checkout as an ordinary user whose home is ``folder``; skips where that can't be done."""
     environment = {"PATH": os.environ["PATH"], "HOME": str(folder), "LANG": "C.UTF-8", "PYTHONDONTWRITEBYTECODE": "1"}
-    as_nobody = ["setpriv", f"--reuid={NOBODY}", f"--regid={NOBODY}", "--clear-groups"]
-    with tempfile.TemporaryDirectory(prefix="corral-test-") as spare:
-        before = [*_with_a_way_to(Path(sys.base_prefix), spare), *as_nobody]
-        able = subprocess.run([*before, sys.executable, "-c", "import trio"], cwd="/", env=environment, check=False)
-        if able.returncode != 0:
-            pytest.skip("an ordinary user can't come to this interpreter")
+    with prefix_of_nobody() as prefix:
         return subprocess.run(
-            [*before, *command],
+            [*prefix, *command],
             cwd=CHECKOUT,
             env=environment,
             capture_output=True,
@@ -48,21 +30,6 @@ def run_as_nobody(command: Sequence[str], folder: Path) -> subprocess.CompletedP
             timeout=SECONDS,
             check=False,
         )
-
-
-def _with_a_way_to(prefix: Path, spare: str) -> list[str]:
-    """What to put before a command so that it finds ``prefix`` even below a folder that only root may enter.
-
-    Such a folder is replaced, for that command alone, by an empty one that leads to nothing but ``prefix``.
-    """
-    closed = next((folder for folder in reversed(prefix.parents) if not folder.stat().st_mode & stat.S_IXOTH), None)
-    if closed is None:
-        return []
-    script = (
-        'mount --bind "$1" "$2" && mount -t tmpfs -o mode=755 none "$3" && mkdir -p "$1" && mount --bind "$2" "$1" '
-        '&& shift 3 && exec "$@"'
-    )
-    return ["unshare", "--mount", "sh", "-c", script, "sh", str(prefix), spare, str(closed)]
 
 
 def run_with_mounts(mounts: Sequence[str], code: str, folder: Path) -> str:

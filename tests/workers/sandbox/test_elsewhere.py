@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.workers.sandbox.elsewhere import folder_of_nobody, run_as_nobody, run_with_mounts
+from tests.stubs.ordinary_user import folder_of_nobody
+from tests.workers.sandbox.elsewhere import run_as_nobody, run_with_mounts
 
 RULES = [
     "tests/workers/sandbox/test_beneath.py",

@@ -11,7 +11,7 @@ def test_a_key_is_in_no_environment_any_more() -> None:
     program = (
         "import os, subprocess\n"
         "from pathlib import Path\n"
-        "from supervisor.key_scrubbing import take_out_of_environment\n"
+        "from protocol.key_scrubbing import take_out_of_environment\n"
         "assert b'canary' in Path('/proc/self/environ').read_bytes()\n"
         "take_out_of_environment(['A_KEY', 'NOT_SET'])\n"
         "assert 'A_KEY' not in os.environ\n"

@@ -1,0 +1,1 @@
+"""What is decided of jobs on other machines, without IO."""
