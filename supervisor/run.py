@@ -154,7 +154,8 @@ class Run:
     def agent_over(self, life: AgentLife) -> None:
         """Write the end of ``life``'s agent."""
         agent_id, outcome = life.agent_id, life.ending.outcome
-        self.grants.leave(agent_id)
+        # A call that was under way when its agent was cancelled may have been billed as well.
+        self.count_uncertain(agent_id, self.grants.leave(agent_id))
         restarts = self.tree.end(agent_id, outcome).restarts
         self.store.end_agent(agent_id, outcome, self._uncertain.get(agent_id, 0))
         if self.tree[agent_id].parent_agent_id is None:

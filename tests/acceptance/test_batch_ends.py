@@ -199,7 +199,8 @@ def test_a_second_interrupt_kills_at_once(place: BatchPlace) -> None:
     with place.started(None, "--include-events", "--drain", "60") as live:
         live.wait_for(lambda line: line["type"] == "tool_output_line")
         live.signal(signal.SIGINT)
-        live.signal(signal.SIGTERM)  # another one, as two that are alike may become one on their way
+        live.wait_for_stderr("no job starts any more")
+        live.signal(signal.SIGINT)
         assert ended_within(live.process.pid, 4)
         run = live.finish(checked=False)
     assert run.returncode == 130, run

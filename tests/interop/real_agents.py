@@ -179,6 +179,6 @@ AGENTS: dict[str, RealAgent] = {
         usage=Usage(prompt_tokens=READ, completion_tokens=WRITTEN, api_calls=1),
     ),
     "opencode": RealAgent(set_up=opencode, shell=Call("bash", _SHELL), usage=_CHAT),
-    "qwen": RealAgent(set_up=qwen, shell=Call("run_shell_command", {**_SHELL, "is_background": False})),
+    "qwen": RealAgent(set_up=qwen, shell=Call("run_shell_command", {**_SHELL, "is_background": False}), usage=_CHAT),
     "vibe": RealAgent(set_up=vibe, shell=Call("bash", {"command": COMMAND}), usage=_CHAT),
 }

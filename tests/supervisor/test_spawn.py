@@ -59,7 +59,7 @@ async def running(
     finally:
         spawner.close()
     left = {process.pid for process in descendants(os.getpid())} - before
-    assert all(ended_within(pid, 5) for pid in left)
+    assert all(ended_within(pid, 15) for pid in left)
 
 
 async def line_of(worker: WorkerProcess) -> str:

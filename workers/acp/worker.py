@@ -42,7 +42,7 @@ from workers.acp.kept_session import KeptSession
 from workers.acp.permission import PermissionOption, headless_choice
 from workers.acp.request import AcpRunRequest
 from workers.acp.spoken import GO_ON, SpokenTurn, bounded, pieces, whole_prompt
-from workers.acp.translate import Translated, UpdateTranslator, usage_of
+from workers.acp.translate import Translated, UpdateTranslator
 from workers.acp.turn import AcpTurn
 from workers.acp.verdict import ending_of
 from workers.assignment import Assignment, receive_assignment
@@ -199,7 +199,7 @@ class ExternalAgent:
             case PromptEnded(result):
                 self._took_prompt()
                 self._put_all(self._translator.end_prompt(now, cancelled=self._cancel.is_set()))
-                self._count(usage_of(result))
+                self._count(self._translator.usage(result))
             case _:
                 pass  # a question that was withdrawn had been answered already
 
