@@ -74,7 +74,7 @@ class StdoutWriter:
             await written.wait()
 
     def _backlog(self) -> int:
-        return 0 if self._is_broken else self._put_bytes - self._done_bytes
+        return 0 if self.broken.is_set() else self._put_bytes - self._done_bytes
 
     def _notify(self) -> None:
         with self._wake:
@@ -84,11 +84,13 @@ class StdoutWriter:
     def _write_all(self) -> None:
         while data := self._all_pieces():
             self._is_broken = not self._write(data)
-            self._done_bytes += len(data)
-            self._tell(self._is_broken)
             if self._is_broken:
+                # What is not written stays counted until the event loop knows why: whoever waits for it sees that first.
                 self._pieces.clear()
+                self._tell(is_broken=True)
                 return
+            self._done_bytes += len(data)
+            self._tell(is_broken=False)
 
     def _all_pieces(self) -> bytes:
         """All that is queued, once there is something; nothing once all is written and no more will come."""
@@ -111,12 +113,12 @@ class StdoutWriter:
             return False
         return True
 
-    def _tell(self, is_broken: bool) -> None:
+    def _tell(self, *, is_broken: bool) -> None:
         def wake_loop() -> None:
-            written, self._written = self._written, trio.Event()
-            written.set()
             if is_broken:
                 self.broken.set()
+            written, self._written = self._written, trio.Event()
+            written.set()
 
         with suppress(trio.RunFinishedError):  # the run did not wait for the rest
             self._token.run_sync_soon(wake_loop)
