@@ -85,7 +85,7 @@ class StdoutWriter:
         while data := self._all_pieces():
             self._is_broken = not self._write(data)
             if self._is_broken:
-                # What is not written stays counted until the event loop knows why: whoever waits for it sees that first.
+                # What is not written stays counted until the event loop knows why: who waits for it sees that first.
                 self._pieces.clear()
                 self._tell(is_broken=True)
                 return
