@@ -146,8 +146,8 @@ class AgentSummary(msgspec.Struct, frozen=True, kw_only=True):
 class RunSummary(Record, frozen=True, kw_only=True, tag="run_summary"):
     """The last line. ``usage`` and ``usage_by_agent`` cover the whole stored session, ``agents`` this run.
 
-    ``uncertain_calls`` counts model calls that were in flight when their process died: the server may have billed
-    them, we can't know.
+    ``uncertain_calls`` counts model calls that were in flight when their process died or their agent was cancelled:
+    the server may have billed them, we can't know.
     """
 
     success: bool

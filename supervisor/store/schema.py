@@ -6,7 +6,7 @@ runs          one row for each process that took the session up; its number is t
 agents        every agent, the main one included; ``outcome`` is null while it lives
 messages      the transcripts, in the order in which they were stored
 model_calls   what each answered call used
-uncertain_calls   calls that were in flight when their process died: they may have been billed
+uncertain_calls   calls in flight when their process died or their agent was cancelled: they may have been billed
 external_sessions   what an external agent keeps on its own side, by the agent that it was kept for and its name;
               it came later than the others, and is made where a stored session has none
 """
@@ -139,7 +139,7 @@ def keep_external_session(agent_id: str, agent_name: str, session: ExternalSessi
 
 
 def end_agent(agent_id: str, epoch: int, outcome: AgentOutcome, uncertain_calls: int) -> list[Write]:
-    """An agent ends; ``uncertain_calls`` of its calls were in flight when its process died."""
+    """An agent ends; ``uncertain_calls`` of its calls were in flight when its process died or it was cancelled."""
     writes: list[Write] = [("UPDATE agents SET outcome = ? WHERE agent_id = ?", (outcome, agent_id))]
     if uncertain_calls:
         writes.append(("INSERT INTO uncertain_calls VALUES (?, ?, ?)", (agent_id, epoch, uncertain_calls)))

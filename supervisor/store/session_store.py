@@ -150,7 +150,7 @@ class SessionStore:
         return self._writer.submit(writes)
 
     def end_agent(self, agent_id: str, outcome: AgentOutcome, uncertain_calls: int) -> Ticket:
-        """An agent ends; ``uncertain_calls`` of its calls were in flight when its process died."""
+        """An agent ends; ``uncertain_calls`` of its calls were in flight when its process died or it was cancelled."""
         return self._writer.submit(schema.end_agent(agent_id, self.epoch, outcome, uncertain_calls))
 
     def end_run(self, exit_code: int) -> Ticket:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 from hypothesis import settings
@@ -14,11 +15,11 @@ from supervisor.core.agent_tree import AgentTree
 from supervisor.core.grants import Decision, Go, Grants, Stop, TreeLimits
 from supervisor.core.usage_tree import UsageTree
 from tests.faults.scene import QUICK, check_store, run_with
-from tests.stubs.corral_run import Run
+from tests.stubs.corral_run import Place, Run
 from tests.stubs.faulty_corral import faulty_place
 from tests.stubs.faulty_worker import Fault, FaultKind
-from tests.stubs.model_server import ModelServer, ReceivedRequest
-from tests.stubs.replies import Reply, delegations, plain_calls, plain_text, text, tool_calls
+from tests.stubs.model_server import ModelServer, ReceivedRequest, scripted
+from tests.stubs.replies import Reply, delegations, hang, plain_calls, plain_text, text, tool_calls
 
 NOTHING = Usage()
 usages = st.builds(
@@ -257,3 +258,23 @@ def test_the_accounts_of_a_session_go_on_in_the_process_after_a_killed_one(tmp_p
     summary = run.one("run_summary")
     assert summary["usage"]["api_calls"] <= billed.api_calls
     assert billed.api_calls <= summary["usage"]["api_calls"] + summary["uncertain_calls"]
+
+
+def test_a_call_under_way_when_the_run_is_cancelled_is_named_as_uncertain(tmp_path: Path) -> None:
+    with ModelServer(lambda _request: hang()) as server, Place(tmp_path).start(server) as live:
+        server.wait_for_requests(1)
+        live.signal(signal.SIGINT)
+        run = live.finish()
+    assert run.returncode == 130, run
+    summary = run.one("run_summary")
+    assert (summary["usage"]["api_calls"], summary["uncertain_calls"]) == (0, 1)
+
+
+def test_a_run_that_is_cancelled_while_a_tool_runs_has_no_uncertain_call(tmp_path: Path) -> None:
+    handler = scripted([tool_calls([("run", "Bash", {"command": "echo begun; sleep 60"})])])
+    with ModelServer(handler) as server, Place(tmp_path).start(server) as live:
+        live.wait_for_output("begun")
+        live.signal(signal.SIGINT)
+        run = live.finish()
+    summary = run.one("run_summary")
+    assert (summary["usage"]["api_calls"], summary["uncertain_calls"]) == (server.billed.api_calls, 0)
