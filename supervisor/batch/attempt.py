@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 from pathlib import Path
 
 import trio
@@ -14,12 +12,13 @@ from protocol.frames import Finished
 from supervisor.batch.attempt_turn import AttemptTurn
 from supervisor.batch.commands import plain_environment
 from supervisor.batch.core.job_file import Check
-from supervisor.batch.core.outcome import AttemptEnd, setup_failed
+from supervisor.batch.core.outcome import AttemptEnd, setup_failed, storage_failed
 from supervisor.batch.folder import attempt_folder
 from supervisor.batch.isolation import WORK, PatchFailed, SetupFailed, WorkPlace
 from supervisor.batch.plan import PlannedJob
 from supervisor.batch.records import CheckResult
 from supervisor.batch.report import AttemptReport, Findings, Surroundings
+from supervisor.batch.stopping import Stopping
 from supervisor.errors import StorageFailed
 from supervisor.store.session_store import Ticket
 
@@ -35,9 +34,7 @@ class Attempt:
         self._around = around
         self._journal = around.journal(job.id, n)
         self._folder = attempt_folder(around.folder, job.id, n)
-        self._stopping: Finished | None = None
-        self._scope: trio.CancelScope | None = None
-        """Of what is not the turn and may be stopped: making the folder, the check."""
+        self._stopping = Stopping()
         self._last_scope = trio.CancelScope()
         """Of the patch, which only a kill ends early."""
         self._turn: AttemptTurn | None = None
@@ -56,11 +53,9 @@ class Attempt:
 
     def stop(self, ending: Finished, *, kill: bool = False) -> None:
         """End the attempt as ``ending`` says; the first ending counts. ``kill``: at once, whatever is under way."""
-        self._stopping = self._stopping or ending
+        ending = self._stopping.stop(ending)
         if self._turn is not None:
-            self._turn.stop(self._stopping, kill=kill)
-        if self._scope is not None:
-            self._scope.cancel()
+            self._turn.stop(ending, kill=kill)
         if kill:
             self._last_scope.cancel()
 
@@ -70,11 +65,11 @@ class Attempt:
         except SetupFailed as error:
             return error.end
         if place is None:
-            return self._cancelled()
+            return self._stopping.as_end()
         self._findings.note(place=place)
         self._turn = AttemptTurn(self._job, self._n, self._around, self._journal, begun, self._findings)
-        if self._stopping is not None:
-            self._turn.stop(self._stopping)
+        if self._stopping.ending is not None:
+            self._turn.stop(self._stopping.ending)
         end = await self._turn.run(place.root)
         if end.outcome == "ok" and self._job.line.check is not None:
             end = await self._check(place)
@@ -101,28 +96,11 @@ class Attempt:
             message = f"{self._folder} can't be made: {error.strerror or error}"
             raise SetupFailed(setup_failed("folder", message, error.errno)) from None
         except StorageFailed as error:
-            raise SetupFailed(storage_end(error)) from None
+            raise SetupFailed(storage_failed(error.code, str(error))) from None
         place: WorkPlace | None = None
-        with self._stoppable():
+        with self._stopping.leavable():
             place = await self._around.isolation.prepare(job, self._folder)
-        return (place if self._stopping is None else None), begun
-
-    @contextmanager
-    def _stoppable(self) -> Generator[None, None, None]:
-        """A block that is left when the attempt is stopped, and not entered in earnest if it was."""
-        with trio.CancelScope() as scope:
-            self._scope = scope
-            if self._stopping is not None:
-                scope.cancel()
-            try:
-                yield
-            finally:
-                self._scope = None
-
-    def _cancelled(self) -> AttemptEnd:
-        ending = self._stopping
-        reason, message = (ending.code, ending.message) if ending is not None else ("cancelled", "")
-        return AttemptEnd(outcome="cancelled", reason=reason, message=message)
+        return (place if self._stopping.ending is None else None), begun
 
     # -- after the turn -----------------------------------------------------------------------------------------------
 
@@ -134,7 +112,7 @@ class Attempt:
         except OSError as error:
             return setup_failed("check", f"its check could not be started: {error.strerror}", error.errno)
         if ended is None:
-            return self._cancelled()
+            return self._stopping.as_end()
         self._findings.note(check=CheckResult(exit_code=ended.exit_code))
         if ended.stdout or ended.stderr:
             self._turn.log((ended.stdout + ended.stderr).decode(errors="replace"))
@@ -148,7 +126,7 @@ class Attempt:
 
     async def _run_check(self, check: Check, root: Path) -> CommandEnded | None:
         """How the check ended; None if the attempt was stopped meanwhile. Raises `OSError`."""
-        with self._stoppable():
+        with self._stopping.leavable():
             command, environment = ("sh", "-c", check.cmd), plain_environment(self._job.line.env)
             return await self._around.commands.run(command, root, environment, check.timeout_s)
         return None
@@ -173,8 +151,3 @@ class Attempt:
     async def _keep_ref(self, place: WorkPlace) -> str:
         name = f"refs/corral/{self._around.batch_id}/{self._job.id}"
         return await self._around.isolation.keep_as_ref(place, self._folder, name, f"corral: {self._job.id}")
-
-
-def storage_end(error: StorageFailed) -> AttemptEnd:
-    """The end of an attempt that could not be stored."""
-    return AttemptEnd(outcome="setup", reason=error.code, message=str(error), out_of_room=True)

@@ -13,7 +13,7 @@ from protocol.frames import Finished
 from supervisor import exit_codes
 from supervisor.batch.attempt_log import AttemptLog
 from supervisor.batch.attempt_sink import AttemptSink
-from supervisor.batch.core.outcome import AttemptEnd, end_of_turn, setup_failed
+from supervisor.batch.core.outcome import AttemptEnd, end_of_turn, setup_failed, storage_failed
 from supervisor.batch.journal import Journal
 from supervisor.batch.plan import PlannedJob
 from supervisor.batch.report import Findings, Surroundings
@@ -54,7 +54,7 @@ class AttemptTurn:
         try:
             store = await trio.to_thread.run_sync(open_store, settings)
         except StorageFailed as error:
-            return AttemptEnd(outcome="setup", reason=error.code, message=str(error), out_of_room=True)
+            return storage_failed(error.code, str(error))
         try:
             self._journal.has_session(store.session_id)
             self._findings.note(session_id=store.session_id)

@@ -29,9 +29,10 @@ from supervisor.batch.resume import Resumption, take_up
 from supervisor.batch.runner import BatchSetup, run_batch
 from supervisor.batch.status import status
 from supervisor.commands.command_line import help_asked, table, write
+from supervisor.early_fork import fork_early
 from supervisor.errors import StorageFailed, WrongUsage
 from supervisor.sinks.notes import write_note
-from supervisor.spawn import Spawner, choose_spawner, fork_early
+from supervisor.spawn import Spawner, choose_spawner
 from supervisor.terminal_text import printable
 from supervisor.xdg import state_folder
 

@@ -13,7 +13,7 @@ from typing import Any
 
 from tests.stubs.corral_run import COMMAND, LiveRun, Place, Run
 from tests.stubs.model_server import Handler, ModelServer, ReceivedRequest
-from tests.stubs.replies import Pause, Reply, charge, content, finish, stream, text, used
+from tests.stubs.replies import Pause, Reply, charge, content, finish, status, stream, text, used
 from tests.stubs.replies import event as sse_event
 
 Result = dict[str, Any]
@@ -144,3 +144,43 @@ def ledger_rows(place: BatchPlace, sql: str) -> list[Any]:
     with contextlib.closing(sqlite3.connect(place.out / "ledger.db")) as connection:
         assert connection.execute("PRAGMA quick_check").fetchone() == ("ok",)
         return connection.execute(sql).fetchall()
+
+
+VOLATILE = {"batch_id", "session_id", "host", "wall_ms", "queue_ms", "started_at", "ended_at"}
+
+
+def steady(result: Result) -> Result:
+    """A result without what differs from run to run."""
+    attempts = [{name: value for name, value in each.items() if name not in VOLATILE} for each in result["attempts"]]
+    return {name: value for name, value in result.items() if name not in VOLATILE} | {"attempts": attempts}
+
+
+class Bearing:
+    """A model server's handler that bears ``limit`` calls at once and answers more with 429.
+
+    No call is answered before one was refused. ``peaks`` has, for each call, how many there were with it.
+    """
+
+    def __init__(self, limit: int) -> None:
+        self.peaks: list[int] = []
+        self._limit = limit
+        self._lock = threading.Lock()
+        self._in_flight = 0
+        self._has_refused = threading.Event()
+
+    def __call__(self, _request: ReceivedRequest) -> Reply:
+        with self._lock:
+            self.peaks.append(self._in_flight + 1)
+            if self._in_flight >= self._limit:
+                self._has_refused.set()
+                return status(429, "too many", [("retry-after", "0")])
+            self._in_flight += 1
+        answered = threading.Event()
+        threading.Timer(0.02, self._leave, [answered]).start()
+        return held(answered)
+
+    def _leave(self, answered: threading.Event) -> None:
+        self._has_refused.wait(60)
+        with self._lock:
+            self._in_flight -= 1
+        answered.set()

@@ -11,6 +11,7 @@ import pytest
 
 from tests.acceptance.batch_place import (
     BatchPlace,
+    Bearing,
     always,
     answer_done,
     bash,
@@ -19,9 +20,9 @@ from tests.acceptance.batch_place import (
     ledger_rows,
     numbered,
 )
-from tests.stubs.model_server import ModelServer, ReceivedRequest
+from tests.stubs.model_server import ModelServer
 from tests.stubs.process_table import ended_within
-from tests.stubs.replies import Reply, status, text
+from tests.stubs.replies import status, text
 
 
 @pytest.fixture
@@ -34,32 +35,13 @@ def place(tmp_path: Path) -> BatchPlace:
 
 def test_a_server_that_bears_three_calls_gets_three_and_no_job_fails(place: BatchPlace) -> None:
     place.write_jobs(*numbered(16))
-    lock, in_flight, peaks = threading.Lock(), [0], list[int]()
-    has_refused = threading.Event()
-
-    def leave(answered: threading.Event) -> None:
-        has_refused.wait(20)
-        with lock:
-            in_flight[0] -= 1
-        answered.set()
-
-    def answer(request: ReceivedRequest) -> Reply:
-        with lock:
-            peaks.append(in_flight[0] + 1)
-            if in_flight[0] >= 3:
-                has_refused.set()
-                return status(429, "too many", [("retry-after", "0")])
-            in_flight[0] += 1
-        answered = threading.Event()
-        threading.Timer(0.02, leave, [answered]).start()
-        return held(answered)
-
-    with ModelServer(answer) as server:
+    bearing = Bearing(3)
+    with ModelServer(bearing) as server:
         run = place.batch(server, "-j", "8", "--isolation", "none", "--trust", "plan")
     assert run.returncode == 0, run
     assert set(place.statuses().values()) == {"ok"}
-    assert max(peaks[:4]) == 4
-    assert max(peaks[4:]) <= 3, peaks
+    assert max(bearing.peaks[:4]) == 4
+    assert max(bearing.peaks[4:]) <= 3, bearing.peaks
 
 
 def test_a_key_that_is_refused_stops_the_batch_and_leaves_its_jobs_pending(place: BatchPlace) -> None:

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.batch_place import BatchPlace, Result, always, bash, held, jobs_named, numbered
+from tests.acceptance.batch_place import BatchPlace, Bearing, Result, always, bash, held, jobs_named, numbered, steady
 from tests.stubs.model_server import ModelServer, ReceivedRequest
 from tests.stubs.process_table import descendants, ended_within
 from tests.stubs.replies import Reply, status, text, tool_call
@@ -54,14 +54,6 @@ def place(tmp_path: Path) -> Generator[RemotePlace, None, None]:
 
 
 # -- the same as local -------------------------------------------------------------------------------------------------
-
-VOLATILE = {"batch_id", "session_id", "host", "wall_ms", "queue_ms", "started_at", "ended_at"}
-
-
-def steady(result: Result) -> Result:
-    """A result without what differs from run to run."""
-    attempts = [{name: value for name, value in each.items() if name not in VOLATILE} for each in result["attempts"]]
-    return {name: value for name, value in result.items() if name not in VOLATILE} | {"attempts": attempts}
 
 
 def test_jobs_that_are_made_elsewhere_come_to_the_same_as_here(place: RemotePlace) -> None:
@@ -168,32 +160,13 @@ def test_when_the_runner_is_killed_nothing_lives_elsewhere_and_only_what_was_not
 
 def test_a_server_that_bears_three_calls_gets_three_from_all_machines_together(place: RemotePlace) -> None:
     place.write_jobs(*numbered(8))
-    lock, in_flight, peaks = threading.Lock(), [0], list[int]()
-    has_refused = threading.Event()
-
-    def leave(answered: threading.Event) -> None:
-        has_refused.wait(SECONDS)
-        with lock:
-            in_flight[0] -= 1
-        answered.set()
-
-    def answer(request: ReceivedRequest) -> Reply:
-        with lock:
-            peaks.append(in_flight[0] + 1)
-            if in_flight[0] >= 3:
-                has_refused.set()
-                return status(429, "too many", [("retry-after", "0")])
-            in_flight[0] += 1
-        answered = threading.Event()
-        threading.Timer(0.02, leave, [answered]).start()
-        return held(answered)
-
-    with ModelServer(answer) as server:
+    bearing = Bearing(3)
+    with ModelServer(bearing) as server:
         run = place.batch(server, *PLAIN, "-j", "5", timeout=SECONDS)
     assert run.returncode == 0, run
     assert set(place.statuses().values()) == {"ok"}
-    assert max(peaks[:4]) == 4
-    assert max(peaks[4:]) <= 3, peaks
+    assert max(bearing.peaks[:4]) == 4
+    assert max(bearing.peaks[4:]) <= 3, bearing.peaks
 
 
 def test_a_key_that_is_refused_elsewhere_stops_the_batch(place: RemotePlace) -> None:

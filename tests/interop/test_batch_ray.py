@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.acceptance.batch_place import BatchPlace, Result, always, bash, held, jobs_named, numbered
+from tests.acceptance.batch_place import BatchPlace, Result, always, bash, held, jobs_named, numbered, steady
 from tests.interop.installed import python_packages
 from tests.stubs.model_server import ModelServer, ReceivedRequest
 from tests.stubs.process_table import descendants, ended_within
@@ -165,14 +165,6 @@ def test_a_machine_of_a_cluster_that_dies_costs_its_jobs_an_attempt(place: RayPl
 
 
 # -- the same as local -------------------------------------------------------------------------------------------------
-
-VOLATILE = {"batch_id", "session_id", "host", "wall_ms", "queue_ms", "started_at", "ended_at"}
-
-
-def steady(result: Result) -> Result:
-    """A result without what differs from run to run."""
-    attempts = [{name: value for name, value in each.items() if name not in VOLATILE} for each in result["attempts"]]
-    return {name: value for name, value in result.items() if name not in VOLATILE} | {"attempts": attempts}
 
 
 def test_the_same_file_gives_the_same_results_as_without_ray(place: BatchPlace) -> None:

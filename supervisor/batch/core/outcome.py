@@ -95,6 +95,11 @@ def setup_failed(reason: str, message: str, number: int | None = None) -> Attemp
     return AttemptEnd(outcome="setup", reason=reason, message=message, out_of_room=number in _OUT_OF_ROOM)
 
 
+def storage_failed(reason: str, message: str) -> AttemptEnd:
+    """What the attempt is to be kept in can't be written."""
+    return AttemptEnd(outcome="setup", reason=reason, message=message, out_of_room=True)
+
+
 class Verdict(msgspec.Struct, frozen=True, kw_only=True):
     """What a job came to."""
 

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Generator
-from contextlib import contextmanager
 
 import msgspec
 import trio
@@ -13,9 +11,8 @@ from protocol.errors import FrameCutOff, HandshakeMismatch, ProtocolError
 from protocol.frame_stream import FrameStream
 from protocol.frames import Finished
 from supervisor.batch import git
-from supervisor.batch.attempt import storage_end
 from supervisor.batch.attempt_log import AttemptLog
-from supervisor.batch.core.outcome import AttemptEnd, setup_failed
+from supervisor.batch.core.outcome import AttemptEnd, setup_failed, storage_failed
 from supervisor.batch.folder import attempt_folder
 from supervisor.batch.isolation import PATCH, SetupFailed
 from supervisor.batch.plan import PlannedJob
@@ -26,6 +23,7 @@ from supervisor.batch.remote.order import Order, encode_order
 from supervisor.batch.remote.parcels import Parcel, Parcels
 from supervisor.batch.remote.token import Token
 from supervisor.batch.report import AttemptReport, Findings, Surroundings
+from supervisor.batch.stopping import Stopping
 from supervisor.errors import StorageFailed
 
 NODE_LOST = "node_lost"
@@ -51,9 +49,7 @@ class RemoteAttempt:
         self._journal = around.journal(job.id, n)
         self._folder = attempt_folder(around.folder, job.id, n)
         self._token = Token(batch_id=around.batch_id, epoch=elsewhere.epoch, job_id=job.id, n=n)
-        self._stopping: Finished | None = None
-        self._scope: trio.CancelScope | None = None
-        """Of what comes before the other machine has the attempt."""
+        self._stopping = Stopping()
         self._frames: FrameStream[UpFrame] | None = None
         self._log: AttemptLog | None = None
         self._findings = Findings(n, time.time())
@@ -78,11 +74,9 @@ class RemoteAttempt:
 
     def stop(self, ending: Finished, *, kill: bool = False) -> None:
         """See `RunningAttempt.stop`."""
-        self._stopping = self._stopping or ending
+        ending = self._stopping.stop(ending)
         if self._frames is not None:
-            self._frames.put(Halt(ending=self._stopping, kill=kill))
-        if self._scope is not None:
-            self._scope.cancel()
+            self._frames.put(Halt(ending=ending, kill=kill))
 
     async def _live(self) -> AttemptEnd:
         try:
@@ -90,32 +84,16 @@ class RemoteAttempt:
             self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
             self._log = self._around.open_log(self._job.id, self._n, self._log_failed)
         except StorageFailed as error:
-            return storage_end(error)
+            return storage_failed(error.code, str(error))
         except OSError as error:
             message = f"{self._folder} can't be made: {error.strerror or error}"
             return setup_failed("folder", message, error.errno)
         self._findings.note(log=self._log.path)
-        with self._stoppable():
+        with self._stopping.leavable():
             parcel = await self._elsewhere.parcels.of(self._job)
             stream = await self._start(parcel)
             return await self._converse(stream, parcel, self._log)
-        return self._cancelled()
-
-    @contextmanager
-    def _stoppable(self) -> Generator[None, None, None]:
-        """A block that is left when the attempt is stopped, until `_converse` takes that over."""
-        with trio.CancelScope() as self._scope:
-            if self._stopping is not None:
-                self._scope.cancel()
-            try:
-                yield
-            finally:
-                self._scope = None
-
-    def _cancelled(self) -> AttemptEnd:
-        ending = self._stopping
-        reason, message = (ending.code, ending.message) if ending is not None else ("cancelled", "")
-        return AttemptEnd(outcome="cancelled", reason=reason, message=message)
+        return self._stopping.as_end()
 
     async def _start(self, parcel: Parcel | None) -> NodeStream:
         try:
@@ -183,11 +161,11 @@ class RemoteAttempt:
 
     def _is_taken(self, frames: FrameStream[UpFrame]) -> None:
         """A machine has the attempt: from now on it is asked to stop, not left."""
-        if self._scope is None:
+        if not self._stopping.stay():
             return
-        self._scope, self._frames = None, frames
-        if self._stopping is not None:
-            frames.put(Halt(ending=self._stopping, kill=False))
+        self._frames = frames
+        if self._stopping.ending is not None:
+            frames.put(Halt(ending=self._stopping.ending, kill=False))
 
     def _order(self, parcel: Parcel | None) -> bytes:
         name = None if parcel is None else parcel.name
@@ -195,8 +173,8 @@ class RemoteAttempt:
 
     def _end_of_lost(self, why: str) -> AttemptEnd:
         """No report will come: the other machine is gone, or was told to go."""
-        if self._stopping is not None:
-            return self._cancelled()
+        if self._stopping.ending is not None:
+            return self._stopping.as_end()
         message = why or "its process ended without a word"
         return AttemptEnd(outcome="crashed", reason=NODE_LOST, message=message)
 

@@ -51,9 +51,10 @@ from supervisor.batch.remote.token import Token, read_token
 from supervisor.batch.remote.unpacking import parcel_of, settle
 from supervisor.batch.report import AttemptReport, Surroundings
 from supervisor.config import SpawnMode
+from supervisor.early_fork import fork_early
 from supervisor.model_choice import key_variables
 from supervisor.provider_table import BUILTIN_PROVIDERS
-from supervisor.spawn import Spawner, choose_spawner, fork_early
+from supervisor.spawn import Spawner, choose_spawner
 
 
 def run_node(token: str, folder: str, spawn: str, channel_fd: int) -> None:

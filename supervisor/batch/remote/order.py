@@ -60,7 +60,7 @@ def _encode_other(value: object) -> object:
         return [value.specs(), value.notes]
     if isinstance(value, ProviderTable):
         return list(value)
-    raise NotImplementedError(f"{type(value).__name__} does not travel")
+    raise TypeError(f"{type(value).__name__} does not travel")
 
 
 def _decode_other(kind: type, value: object) -> object:
@@ -71,7 +71,7 @@ def _decode_other(kind: type, value: object) -> object:
         return AgentCatalog(specs, notes)
     if kind is ProviderTable:
         return ProviderTable(msgspec.convert(value, list[ProviderEntry]))
-    raise NotImplementedError(f"{kind.__name__} does not travel")
+    raise TypeError(f"{kind.__name__} does not travel")
 
 
 _encoder = msgspec.msgpack.Encoder(enc_hook=_encode_other)

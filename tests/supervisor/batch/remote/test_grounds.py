@@ -13,7 +13,7 @@ from supervisor.batch.remote.grounds import PARCELS, clear, keep, leave, make_gr
 from supervisor.batch.remote.token import Token, read_token
 from tests.stubs.process_table import ended_within
 
-SLEEPER = "import sys, time; sys.stdout.write('.'); sys.stdout.flush(); time.sleep(60)"
+SLEEPER = "import signal, sys; sys.stdout.write('.'); sys.stdout.flush(); signal.pause()"
 
 
 @pytest.fixture(autouse=True)
