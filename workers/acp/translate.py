@@ -9,8 +9,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TypeAlias
 
-import msgspec
-
 from protocol.codec import clean_text
 from protocol.frames import ToolCallOpened
 from protocol.records import (
@@ -37,15 +35,8 @@ Translated: TypeAlias = (
 _STATUSES: dict[str, TodoStatus] = {status: status for status in ("pending", "in_progress", "completed")}
 _PRIORITIES: dict[str, TodoPriority] = {priority: priority for priority in ("high", "medium", "low")}
 LARGEST_COUNT = 10**12
-"""Tokens, or units of a currency. More is a mistake of the agent's; sums of these are far from what frames can hold."""
+"""Tokens. More is a mistake of the agent's; sums of these are far from what frames can hold."""
 NO_END_TOLD = "The agent did not say how this call ended."
-
-
-class Cost(msgspec.Struct, frozen=True):
-    """What the agent says its session has cost so far; ``currency`` is a code of ISO 4217."""
-
-    amount: float
-    currency: str
 
 
 class UpdateTranslator:
@@ -60,7 +51,6 @@ class UpdateTranslator:
         self._half = ""  # the first half of a surrogate pair that was cut in two
         self._half_kind = ""
         self._used_by_updates: Usage | None = None
-        self.cost: Cost | None = None
 
     def take(self, update: Mapping[str, object], now: float) -> list[Translated]:
         """What the ``update`` object of a ``session/update`` says."""
@@ -175,10 +165,6 @@ class UpdateTranslator:
     # -- all else -----------------------------------------------------------------------------------------------------
 
     def _usage(self, update: Mapping[str, object]) -> list[Translated]:
-        cost = object_of(update.get("cost"))
-        amount, currency = cost.get("amount"), cost.get("currency")
-        if isinstance(amount, int | float) and not isinstance(amount, bool) and isinstance(currency, str):
-            self.cost = Cost(float(amount), currency) if 0 <= amount <= LARGEST_COUNT else self.cost
         used, size = _count(update.get("used")), _count(update.get("size"))
         return [] if used is None or not size else [ContextUsage(used=used, max=size)]
 

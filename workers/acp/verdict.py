@@ -16,16 +16,18 @@ from workers.acp.errors import (
 from workers.acp.jsonrpc import AUTHENTICATION_REQUIRED
 
 
-def ending_of(error: AcpError, response: str, *, is_our_cancel: bool) -> Finished:
+def ending_of(error: AcpError, response: str, *, is_our_cancel: bool, has_refused: bool) -> Finished:
     """How the agent ended; ``response`` is what it had said last.
 
-    Only a cancel of ours is one: an agent that stops by itself has not done what it was asked for.
+    Only a cancel of ours is one: an agent that stops by itself has not done what it was asked for. Some do so when
+    they were refused what they asked leave for (``has_refused``).
     """
     match error:
         case AcpCancelled() if is_our_cancel:
             return Finished(outcome="cancelled", response=response, code="cancelled", message=str(error))
         case AcpCancelled():
-            message = "the agent ended its turn as cancelled, though nobody had cancelled it"
+            why = "for it was refused what it asked leave for" if has_refused else "though nobody had cancelled it"
+            message = f"the agent ended its turn as cancelled, {why}"
             return Finished(outcome="error", response=response, code="agent_cancelled", message=message)
         case AcpStopped(stop_reason=code):
             return Finished(outcome="limit", response=response, code=code, message=str(error))

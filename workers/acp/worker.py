@@ -10,7 +10,6 @@ from __future__ import annotations
 import os
 from pathlib import Path
 
-import msgspec
 import trio
 
 from protocol.codec import downward_decoder
@@ -92,7 +91,7 @@ class ExternalAgent:
         self._kept = KeptSession(start.project_root, assignment.history, start.external)
         self._translator = UpdateTranslator()
         self._spoken = SpokenTurn()
-        self._names: dict[str, str] = {}
+        self._has_refused = False
         self._turn: AcpTurn | None = None
         self._commits = 0
         self._usage: Usage | None = None
@@ -133,7 +132,7 @@ class ExternalAgent:
             return Finished(outcome="complete", response=whole)
         if last_words := error.exec_output_tail.stderr.strip()[-_LONGEST_LAST_WORDS:]:
             self._channel.put(Warn(message=f"{self._start.spec.name} wrote on its standard error: {last_words}"))
-        return ending_of(error, response, is_our_cancel=self._cancel.is_set())
+        return ending_of(error, response, is_our_cancel=self._cancel.is_set(), has_refused=self._has_refused)
 
     # -- what the supervisor says -------------------------------------------------------------------------------------
 
@@ -193,6 +192,7 @@ class ExternalAgent:
                 self._put_all(self._translator.permission_asked(tool_call, now))
                 is_allowed = self._start.trust == "auto"
                 if not is_allowed:
+                    self._has_refused = True
                     self._translator.permission_denied(tool_call)
                 choice = headless_choice(options) if is_allowed else _refusing_choice(options)
                 self._turn.answer_permission(key, choice)
@@ -230,16 +230,13 @@ class ExternalAgent:
                         self._channel.put(TextDelta(text=piece))
                 case ToolCallOpened(call=call):
                     self._open(bounded(call))
-                case ToolCallResult(id=call_id):
-                    # Agents rename calls that run; a call has one name.
-                    result = msgspec.structs.replace(record, name=self._names.pop(call_id, record.name))
-                    self._channel.put(result)
-                    self._commit(self._spoken.close(result))
+                case ToolCallResult():
+                    self._channel.put(record)
+                    self._commit(self._spoken.close(record))
                 case _:
                     self._channel.put(record)
 
     def _open(self, call: ToolCall) -> None:
-        self._names[call.id] = call.name
         self._spoken.open(call)
         self._channel.put(ToolCallOpened(call=call))
 

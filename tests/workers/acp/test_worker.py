@@ -386,6 +386,12 @@ def test_without_anything_else_the_prompt_is_the_prompt() -> None:
 def test_each_error_is_an_end_of_the_agent(
     error: AcpCancelled | AcpStopped | AcpTimedOut | AcpProtocolError, is_our_cancel: bool, outcome: str, code: str
 ) -> None:
-    ending = ending_of(error, "said", is_our_cancel=is_our_cancel)
+    ending = ending_of(error, "said", is_our_cancel=is_our_cancel, has_refused=False)
     assert (ending.outcome, ending.code, ending.response) == (outcome, code, "said")
     assert ending.message
+
+
+def test_an_agent_that_gives_up_because_it_was_refused_is_said_to_have_done_so() -> None:
+    ending = ending_of(AcpCancelled(), "", is_our_cancel=False, has_refused=True)
+    assert (ending.outcome, ending.code) == ("error", "agent_cancelled")
+    assert "refused" in ending.message
