@@ -122,7 +122,8 @@ def _prepare_run(values: FlagValues, early: EarlyForkServer | None) -> Callable[
         early.begin(conceal=settings.environ)
     take_out_of_environment(settings.environ)
     forbid_inspection()
-    from supervisor.spawn import choose_spawner, fork_early  # imports trio: what is wrong was told before
+    from supervisor.early_fork import fork_early
+    from supervisor.spawn import choose_spawner  # imports trio: what is wrong was told before
 
     if early is None and settings.spawn != "fresh":
         early = fork_early()

@@ -15,21 +15,19 @@ from protocol.fork_frames import FORK_SERVER_ENTRY, FRESH_WORKER_ENTRY
 from protocol.handshake import WORKER_ENTRY
 from supervisor.child_processes import Family
 from supervisor.config import SpawnMode
-from supervisor.early_fork import EarlyForkServer, begin_serving, can_fork_safely, fork_early
+from supervisor.early_fork import EarlyForkServer, begin_serving, can_fork_safely
 from supervisor.errors import WrongUsage
 from supervisor.fork_server import ServerLink
 from supervisor.fresh_keeper import FreshKeeper
 from supervisor.worker_process import Ends, ExitStatus, WorkerProcess
 
 __all__ = [
-    "EarlyForkServer",
     "ExitStatus",
     "ForkSpawner",
     "FreshSpawner",
     "Spawner",
     "WorkerProcess",
     "choose_spawner",
-    "fork_early",
 ]
 
 _SERVERS_FOR_A_WORKER = 3

@@ -20,8 +20,7 @@ def preload() -> None:
     for target in PROVIDERS.values():
         import_module(target.partition(":")[0])
     schemas(TOOLS)
-    # The first client of a process loads most of the HTTP library; it is dropped before it has opened anything.
-    http_transport._new_client("http", "localhost", 1.0)  # pyright: ignore[reportPrivateUsage] - no other use for it
+    http_transport.preload()
 
 
 def preload_kind(kind: str) -> None:

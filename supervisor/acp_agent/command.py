@@ -19,11 +19,12 @@ from supervisor.acp_agent.serve import serve
 from supervisor.acp_agent.sessions import SettingsReader
 from supervisor.commands.command_line import help_asked, note, write
 from supervisor.config import OneShotSettings, read_plain_settings, read_settings
+from supervisor.early_fork import fork_early
 from supervisor.errors import WrongUsage
 from supervisor.flags import FLAG_OF, FlagValues, parse_one_shot
 from supervisor.model_choice import key_variables
 from supervisor.settings_file import FOR_ONE_RUN, SettingsFile, read_settings_file
-from supervisor.spawn import choose_spawner, fork_early
+from supervisor.spawn import choose_spawner
 from supervisor.xdg import config_folder, state_folder
 
 _HELP = """\

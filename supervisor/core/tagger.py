@@ -36,10 +36,6 @@ class Tagger:
         self._agents[agent_id] = (name, parent)
         self._tags.pop(agent_id, None)
 
-    def line(self, record: Record, agent_id: str | None = None) -> bytes:
-        """The line of `tag`."""
-        return self.tag(record, agent_id)[1]
-
     def tag(self, record: Record, agent_id: str | None = None) -> tuple[str, bytes]:
         """The name of the agent that caused ``record`` and the whole line, its line end included.
 

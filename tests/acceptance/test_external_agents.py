@@ -56,7 +56,7 @@ signal.signal(signal.SIGTERM, signal.SIG_IGN)
 open_session()
 next_prompt()
 say(str(os.getpid()))
-time.sleep(600)
+signal.pause()
 """
 
 

@@ -29,7 +29,7 @@ LITTLE_FOR_ALL = ("--agent-memory", str(MUCH), "--tree-memory", str(LITTLE))
 BOUND = 60.0
 """Seconds for whatever is waited for."""
 
-EATS = f"setsid sleep 600 & {sys.executable} -c 'import time; held = b\"x\" * (600 << 20); time.sleep(600)'"
+EATS = f"setsid sleep 600 & {sys.executable} -c 'import signal; held = b\"x\" * (600 << 20); signal.pause()'"
 """Takes more than there is, but not the whole machine if nobody holds it back; what it detached would stay."""
 
 

@@ -17,16 +17,13 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, cast
 
 Message = dict[str, Any]
 SESSION = "session-of-the-fake"
-IGNORES_SIGTERM = (
-    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); time.sleep(600)"
-)
+IGNORES_SIGTERM = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); print(flush=True); signal.pause()"
 
 
 def leave(name: str, text: str) -> None:
@@ -178,7 +175,7 @@ def environment() -> None:
 
 
 def silent() -> None:
-    time.sleep(600)
+    signal.pause()
 
 
 def lingering() -> None:
@@ -189,7 +186,7 @@ def lingering() -> None:
     request, _ = next_prompt()
     say("hello from the fake")
     end_prompt(request)
-    time.sleep(600)
+    signal.pause()
 
 
 def wrapper() -> None:

@@ -12,9 +12,10 @@ import msgspec
 
 import tests
 from supervisor.config import read_settings
+from supervisor.early_fork import fork_early
 from supervisor.flags import parse_one_shot
 from supervisor.oneshot import run_one_shot
-from supervisor.spawn import Spawner, WorkerProcess, choose_spawner, fork_early
+from supervisor.spawn import Spawner, WorkerProcess, choose_spawner
 from tests.stubs import faulty_worker
 from tests.stubs.corral_run import Place
 from tests.stubs.faulty_worker import Fault, Plan

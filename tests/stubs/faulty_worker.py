@@ -198,7 +198,7 @@ class FaultyStream(trio.abc.Stream):
         if kind is None:
             return
         if kind == "late":
-            await trio.sleep(LATE)
+            await trio.sleep(LATE)  # the fault itself
             return
         if kind in ("flood", "torrent"):
             count, size = (FLOOD, 50) if kind == "flood" else (TORRENT, TORRENT_TEXT)

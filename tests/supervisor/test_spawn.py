@@ -21,7 +21,8 @@ import trio.testing
 
 import tests
 from supervisor.config import SpawnMode
-from supervisor.spawn import ExitStatus, ForkSpawner, FreshSpawner, Spawner, WorkerProcess, choose_spawner, fork_early
+from supervisor.early_fork import fork_early
+from supervisor.spawn import ExitStatus, ForkSpawner, FreshSpawner, Spawner, WorkerProcess, choose_spawner
 from tests.stubs.process_table import descendants, ended_within, process_table, subreaper
 
 ENTRIES = "tests.workers.fork_entries"
@@ -401,7 +402,10 @@ def test_ends_are_known_though_sigchld_was_ignored() -> None:
 
 def check_in_a_new_process(program: str) -> None:
     """Run ``program`` in a process that has one thread and has run no event loop."""
-    head = "from pathlib import Path\nimport trio\nfrom supervisor.spawn import choose_spawner, fork_early\n"
+    head = (
+        "from pathlib import Path\nimport trio\n"
+        "from supervisor.early_fork import fork_early\nfrom supervisor.spawn import choose_spawner\n"
+    )
     done = subprocess.run(
         [sys.executable, "-c", head + textwrap.dedent(program)],
         cwd=TESTS.parent,

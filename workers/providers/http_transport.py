@@ -171,6 +171,11 @@ def is_loopback(host: str) -> bool:
     return address.is_loopback or address.is_unspecified
 
 
+def preload() -> None:
+    """Load what the first client of a process loads, most of the HTTP library; nothing is opened."""
+    _new_client("http", "localhost", 1.0)
+
+
 def _new_client(scheme: str, host: str, connect_timeout: float) -> httpx.AsyncClient:
     """A client for one server; a TLS context, which costs more than all the rest, only where TLS may be spoken."""
     proxied = not is_loopback(host)

@@ -44,34 +44,34 @@ def tagger() -> Tagger:
 
 
 def test_hello_carries_no_tag_and_no_number(tagger: Tagger) -> None:
-    assert set(read(tagger.line(HELLO))) == {"type", "koda_version", "capabilities", "protocol_version"}
-    assert read(tagger.line(TurnStart()))["seq"] == 1
+    assert set(read(tagger.tag(HELLO)[1])) == {"type", "koda_version", "capabilities", "protocol_version"}
+    assert read(tagger.tag(TurnStart())[1])["seq"] == 1
 
 
 def test_lines_are_numbered_from_one_without_holes_whoever_caused_them(tagger: Tagger) -> None:
     agents = (None, "main-1", "task-1", "main-1", None)
-    lines = [read(tagger.line(TextDelta(text="x"), agent_id)) for agent_id in agents]
+    lines = [read(tagger.tag(TextDelta(text="x"), agent_id)[1]) for agent_id in agents]
     assert [line["seq"] for line in lines] == [1, 2, 3, 4, 5]
     assert {line["session_id"] for line in lines} == {"session-1"}
 
 
 def test_only_lines_between_the_beginning_and_the_end_of_a_turn_carry_its_id(tagger: Tagger) -> None:
-    before = read(tagger.line(TextDelta(text="x")))
+    before = read(tagger.tag(TextDelta(text="x"))[1])
     tagger.begin_turn("turn-1")
-    within = read(tagger.line(TurnStart()))
+    within = read(tagger.tag(TurnStart())[1])
     tagger.end_turn()
-    after = read(tagger.line(SUMMARY))
+    after = read(tagger.tag(SUMMARY)[1])
     assert [line.get("turn_id") for line in (before, within, after)] == [None, "turn-1", None]
 
 
 def test_only_a_sub_agent_s_lines_carry_the_call_that_started_it(tagger: Tagger) -> None:
-    lines = [read(tagger.line(TextDelta(text="x"), agent_id)) for agent_id in ("main-1", "task-1", None)]
+    lines = [read(tagger.tag(TextDelta(text="x"), agent_id)[1]) for agent_id in ("main-1", "task-1", None)]
     assert [line.get("parent_id") for line in lines] == [None, "call-7", None]
 
 
 def test_an_agent_that_was_never_made_known_has_no_lines(tagger: Tagger) -> None:
     with pytest.raises(KeyError):
-        tagger.line(TextDelta(text="x"), "stranger")
+        tagger.tag(TextDelta(text="x"), "stranger")[1]
 
 
 def test_the_name_of_an_agent_is_the_one_it_was_made_known_by(tagger: Tagger) -> None:
@@ -84,7 +84,7 @@ def test_no_text_breaks_a_line_or_adds_a_field(session: str, turn: str, call: st
     tagger = Tagger(session)
     tagger.begin_turn(turn)
     tagger.know_agent("a", call, "task")
-    assert read(tagger.line(TextDelta(text=text), "a")) == {
+    assert read(tagger.tag(TextDelta(text=text), "a")[1]) == {
         "type": "text_delta",
         "text": text,
         "session_id": session,

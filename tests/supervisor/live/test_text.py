@@ -143,7 +143,7 @@ class Wire:
 
     def see(self, record: Record, agent_id: str | None = "main") -> list[str]:
         """The text of one line."""
-        return self.text.lines(self._tagger.line(record, agent_id))
+        return self.text.lines(self._tagger.tag(record, agent_id)[1])
 
 
 def invoke(call_id: str) -> ToolCallStart:

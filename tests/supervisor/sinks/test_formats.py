@@ -34,7 +34,7 @@ def events(response: str = SUMMARY.response) -> list[Event]:
     tagger = Tagger("s")
     summary = msgspec.structs.replace(SUMMARY, response=response)
     records: list[Record] = [TurnStart(), TextDelta(text="Do"), TextDelta(text="ne."), summary]
-    return [Event(record=record, agent_name="main", line=tagger.line(record)) for record in records]
+    return [Event(record=record, agent_name="main", line=tagger.tag(record)[1]) for record in records]
 
 
 async def written(pipe: OutputPipe, form: str, taken: list[Event]) -> bytes:
